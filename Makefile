@@ -1,14 +1,18 @@
 # Every target first installs its requirements into .venv, unless they are installed already.
 PYTHON ?= python3
 BIN := .venv/bin
+REQUIREMENTS := .venv/.requirements
 STAMP := .venv/.installed
-# The tests that run with compiled modules: all layers above them, and two of the clients.
-COMPILED_TESTS := tests/proxy tests/quota_callbacks tests/plugins tests/clients/libraries/test_librdkafka.py \
-	tests/clients/quotas/test_request_quota.py tests/clients/quotas/test_producer_id_quota.py tests/faults/limits/test_limits.py
 
 # Two processes. tests/conftest.py decides which tests stay in one process, and runs the longest first.
 PARALLEL := -n 2 --no-loadscope-reorder
 QUICK := -m "not soak and not exhaustive" --durations=25
+# Empty without a Rust tool chain.
+CARGO := $(shell command -v cargo)
+CLIPPY := $(shell command -v cargo-fmt >/dev/null && command -v cargo-clippy)
+CARGO_DENY := $(if $(CARGO),$(shell command -v cargo-deny))
+VALGRIND := $(if $(CARGO),$(shell command -v valgrind))
+VALGRIND_OPTIONS := --quiet --error-exitcode=1 --leak-check=full --show-leak-kinds=definite --errors-for-leak-kinds=definite
 # Two targets at the same time.
 SIDE_BY_SIDE := $(MAKE) --no-print-directory -j2
 
@@ -17,15 +21,16 @@ PIN := $(BIN)/uv pip compile --quiet --universal --python-version 3.11.5 --gener
 	--no-emit-index-url --no-emit-find-links --constraint constraints.txt pyproject.toml
 
 .PHONY: help demo test checks-and-pipeline unit-tests-as-they-run test-all lint types imports checks unit unit-tests \
-	pipeline-tests exhaustive soak fuzz compiled bench \
+	engine-lint engine-tests engine-memory engine-sanitizer engine-valgrind engine-audit \
+	pipeline-tests exhaustive soak fuzz bench \
 	docs dist hashes audit changelog clean
 
 help:
 	@echo "make demo    three real brokers, the proxy and four clients, for about 30 s (DEMO=--keep leaves it running)"
-	@echo "make test    lint, types, import contracts and the quick form of all tests, in some 11 minutes"
-	@echo "make test-all    make test, the exhaustive and the long tests, and the compiled modules: several hours"
+	@echo "make test    lint, types, import contracts and the quick form of all tests, in some 10 minutes"
+	@echo "make test-all    make test, the exhaustive and the long tests, and the audit: several hours"
 	@echo "make lint | types | imports | unit    a part of make test (make unit TESTS=tests/proxy/wire for some tests)"
-	@echo "make exhaustive | soak | compiled    a part of the rest (docs/contributing.md describes each)"
+	@echo "make exhaustive | soak    a part of the rest (docs/contributing.md describes each)"
 	@echo "make fuzz    new inputs for parsers and connections, for FUZZ_MINUTES=10 (TARGET=relays for one target)"
 	@echo "make bench   the same work with and without a proxy, and with other proxies, 70 minutes (BENCH=--quick for a short run)"
 	@echo "make docs    the documentation as a site in build/site, with all internal links checked"
@@ -34,22 +39,71 @@ help:
 	@echo "make audit   published advisories about the versions in requirements/ (AUDIT_OFFLINE=1 if no service can be reached)"
 	@echo "make changelog VERSION=0.1.0    move the news fragments into CHANGELOG.md, for a release"
 
-$(STAMP): pyproject.toml requirements/dev.txt
+$(REQUIREMENTS): pyproject.toml requirements/dev.txt
 	@$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 11) else "headrace needs Python 3.11 or newer; this is " + sys.version.split()[0] + ". Set PYTHON=/path/to/python3.11")'
 	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || { echo "this Python cannot make virtual environments; install its venv package (on Debian: python3-venv)"; exit 1; }
 	@echo "installing into .venv (a minute or two, once) ..."
 	$(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements/dev.txt
+	@touch $@
+
+# With the native data plane of the sources as they are, where cargo is installed.
+$(STAMP): $(REQUIREMENTS) setup.py MANIFEST.in $(wildcard engine/Cargo.* engine/src/*.rs engine/src/*/*.rs)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
+	@$(BIN)/python -c 'import headrace._engine' 2>/dev/null \
+		|| echo "without the native data plane: $(if $(CARGO),the build has failed (pip prints the reason with --verbose),cargo is not installed)"
 	@touch $@
 
 demo: $(STAMP)
 	@$(BIN)/python -m examples.demo $(DEMO)
 
-lint: $(STAMP)
+lint: $(STAMP) engine-lint
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/flake8-async $$(git grep -lE 'async |trio' -- 'proxy/*.py' 'plugins/*.py' 'testbed/*.py' 'examples/*.py')
+
+# The engine's checks share the development profile in engine/target; the installed module is a release build.
+engine-lint:
+ifdef CLIPPY
+	cd engine && cargo fmt --check && nice cargo clippy --quiet --locked --all-targets -- -D warnings
+else
+	@echo "engine: not checked, since cargo, rustfmt and clippy are not installed"
+endif
+
+engine-tests:
+ifdef CARGO
+	cd engine && nice cargo test --quiet --locked --no-default-features
+else
+	@echo "engine: not tested, since cargo is not installed"
+endif
+ifdef CARGO_DENY
+	cd engine && nice cargo deny --log-level error --locked check bans licenses sources
+else
+	@echo "engine: licenses and sources of its crates not checked, since cargo-deny is not installed"
+endif
+
+# A run of its tests with all accesses to memory checked. The sanitizer needs a nightly tool chain and is much faster;
+# under valgrind there is no vDSO, which rustix looks for unless it uses libc.
+engine-memory:
+	@if cargo +nightly --version >/dev/null 2>&1; then $(MAKE) --no-print-directory engine-sanitizer; \
+	elif [ -n "$(VALGRIND)" ]; then $(MAKE) --no-print-directory engine-valgrind; \
+	else echo "engine: memory not checked, since neither a nightly tool chain of Rust nor cargo with valgrind is installed"; fi
+
+engine-sanitizer:
+	cd engine && RUSTFLAGS=-Zsanitizer=address nice cargo +nightly test --quiet --locked --no-default-features \
+		--target "$$(rustc -vV | sed -n "s,^host: ,,p")" --target-dir target/sanitizer
+
+engine-valgrind:
+	cd engine && RUSTFLAGS=--cfg=rustix_use_libc nice cargo test --quiet --locked --no-default-features \
+		--target-dir target/valgrind --config 'target."cfg(all())".runner = "$(VALGRIND) $(VALGRIND_OPTIONS)"'
+
+engine-audit:
+ifdef CARGO_DENY
+	@cd engine && if cargo deny fetch db >/dev/null 2>&1; then cargo deny --locked check advisories; \
+	else echo "engine: advisories about its crates not checked, since their database cannot be fetched"; fi
+else
+	@echo "engine: advisories about its crates not checked, since cargo-deny is not installed"
+endif
 
 types: $(STAMP)
 	$(BIN)/mypy
@@ -64,7 +118,7 @@ test: $(STAMP)
 
 # With what the other tests leave of the processors. The output of each target comes at its end.
 checks-and-pipeline: $(STAMP)
-	@nice -n 5 $(SIDE_BY_SIDE) --output-sync=target checks pipeline-tests
+	@nice -n 5 $(SIDE_BY_SIDE) --output-sync=target checks engine-tests pipeline-tests
 
 unit-tests-as-they-run: $(STAMP)
 	@$(MAKE) --no-print-directory --output-sync=none unit-tests
@@ -73,7 +127,7 @@ ifdef TESTS
 unit: $(STAMP)
 	$(BIN)/pytest $(QUICK) $(TESTS)
 else
-unit: unit-tests pipeline-tests
+unit: unit-tests engine-tests pipeline-tests
 endif
 
 unit-tests: $(STAMP)
@@ -83,9 +137,7 @@ unit-tests: $(STAMP)
 pipeline-tests: $(STAMP)
 	$(BIN)/pytest $(QUICK) tests/pipeline
 
-test-all: test exhaustive soak audit
-	@if command -v cc >/dev/null; then $(MAKE) --no-print-directory compiled; \
-	else echo "compiled modules: not tested, since there is no C compiler (cc); wheels built here are pure Python"; fi
+test-all: test exhaustive soak audit engine-memory
 
 # All API versions, Kafka 3.9, and many examples for each property test. Here and in `soak`, tests execute each proxy anew.
 exhaustive soak: export HEADRACE_TESTBED_PRELOADED := 0
@@ -103,11 +155,6 @@ soak: $(STAMP)
 # Guided by coverage where there is a wheel of atheris.
 fuzz: $(STAMP)
 	$(BIN)/python -m tests.fuzzing --minutes $(or $(FUZZ_MINUTES),10) $(TARGET)
-
-# One test at a time, since some count the instructions of a request.
-compiled: $(STAMP)
-	HEADRACE_COMPILED=$$($(BIN)/python -m testbed.compiled) && export HEADRACE_COMPILED \
-		&& $(BIN)/pytest -m "not soak and not exhaustive" --durations=25 $(or $(TESTS),$(COMPILED_TESTS))
 
 bench: $(STAMP)
 	@$(BIN)/python -m benchmarks.bench $(BENCH)
@@ -127,11 +174,11 @@ hashes: $(STAMP)
 	$(PIN) --extra tracing --extra metrics-otlp --extra usage --output-file requirements/run.txt
 
 # Fails without an advisory service unless AUDIT_OFFLINE=1, and for advisories that judged_advisories.toml does not have.
-audit: $(STAMP)
+audit: $(STAMP) engine-audit
 	@$(BIN)/python -m requirements.audit
 
 changelog: $(STAMP)
 	$(BIN)/towncrier build --yes --version $(or $(VERSION),$(error set VERSION, such as VERSION=0.1.0))
 
 clean:
-	rm -rf .venv .cache build dist .hypothesis .pytest_cache .mypy_cache .ruff_cache *.egg-info src/*.egg-info
+	rm -rf .venv .cache build dist engine/target src/headrace/_engine.abi3.so .hypothesis .pytest_cache .mypy_cache .ruff_cache *.egg-info src/*.egg-info

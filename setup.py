@@ -1,86 +1,35 @@
-"""Build the wheel. Where there is a C compiler, the modules on the path of every request are compiled by mypyc.
+"""Build the wheel, with the native data plane where cargo is installed.
 
-Compiled and interpreted modules behave the same. Without a compiler, or with ``HEADRACE_PURE=1``, the wheel is pure
-Python. An editable install is always pure Python, so that changes to the sources take effect.
+The native data plane, ``headrace._engine``, is built from ``engine/``, in an editable install, too. Where it cannot be
+built it is left out, with one line that gives the reason, and all connections are relayed in Python. With
+``HEADRACE_PURE=1`` it is not built.
 """
 
 import sys
 
-# First: pip runs this file, and would install and run mypy, before it reads which versions of Python are supported.
+# First: pip runs this file before it reads which versions of Python are supported.
 if sys.version_info < (3, 11):  # noqa: UP036
     sys.exit(f"headrace needs Python 3.11 or newer; this is Python {sys.version.split()[0]}")
 
 import logging
 import os
 import re
-from contextlib import suppress
+import shutil
 from pathlib import Path
+from subprocess import SubprocessError
+from typing import Any
 
-from setuptools import Extension, setup
-from setuptools.command.build_ext import build_ext
-from setuptools.errors import BaseError, CompileError, LinkError
+from setuptools import setup
+from setuptools.errors import BaseError, CompileError
 
-COMPILER = "mypy==2.4.1"
-"""The distribution that contains mypyc."""
+BUILDS = {"bdist_wheel", "build", "build_ext", "build_rust", "editable_wheel"}
+"""The commands that build extension modules."""
 
 FILES_URL = "https://github.com/headrace/headrace/blob/main/"
 """Address of the repository's files, for links of the description on a package index."""
 
-COMPILED = [
-    "src/headrace/proxy/connection/client_connection.py",
-    "src/headrace/proxy/connection/collected_replies.py",
-    "src/headrace/proxy/connection/enforcement.py",
-    "src/headrace/proxy/connection/relay.py",
-    "src/headrace/proxy/connection/reply_edits.py",
-    "src/headrace/proxy/connection/reply_relay.py",
-    "src/headrace/proxy/connection/request_forwarding.py",
-    "src/headrace/proxy/connection/request_relay.py",
-    "src/headrace/proxy/connection/state/connection_state.py",
-    "src/headrace/proxy/connection/state/in_flight.py",
-    "src/headrace/proxy/connection/state/muting.py",
-    "src/headrace/proxy/connection/state/reply_actions.py",
-    "src/headrace/proxy/connection/state/shared_state.py",
-    "src/headrace/proxy/connection/state/thread_time.py",
-    "src/headrace/proxy/counters.py",
-    "src/headrace/proxy/hooks/calls/hook_calls.py",
-    "src/headrace/proxy/hooks/combined_verdicts.py",
-    "src/headrace/proxy/hooks/enforcement_switch.py",
-    "src/headrace/proxy/hooks/slow_calls.py",
-    "src/headrace/proxy/network/poller.py",
-    "src/headrace/proxy/network/sockets.py",
-    "src/headrace/proxy/network/splicing.py",
-    "src/headrace/proxy/network/tls/tls_socket.py",
-    "src/headrace/proxy/wire/apis.py",
-    "src/headrace/proxy/wire/frames.py",
-    "src/headrace/proxy/wire/heads.py",
-    "src/headrace/proxy/wire/messages/tagged_fields.py",
-    "src/headrace/proxy/wire/walks/body.py",
-    "src/headrace/proxy/wire/walks/fetch.py",
-    "src/headrace/proxy/wire/walks/fetched_topics.py",
-    "src/headrace/proxy/wire/walks/produce.py",
-    "src/headrace/proxy/wire/walks/produce_reply.py",
-    "src/headrace/quota_callbacks/buckets/client_quotas.py",
-    "src/headrace/quota_callbacks/buckets/kinds.py",
-    "src/headrace/quota_callbacks/buckets/quota_bucket.py",
-    "src/headrace/quota_callbacks/buckets/quota_scope.py",
-    "src/headrace/quota_callbacks/buckets/sampled_rate.py",
-    "src/headrace/quota_callbacks/buckets/shared/buckets.py",
-    "src/headrace/quota_callbacks/buckets/shared/debts.py",
-    "src/headrace/quota_callbacks/buckets/shared/layout.py",
-    "src/headrace/quota_callbacks/buckets/shared/producer_ids.py",
-    "src/headrace/quota_callbacks/buckets/shared/rates.py",
-    "src/headrace/quota_callbacks/buckets/throttle_times.py",
-    "src/headrace/quota_callbacks/buckets/timeline.py",
-    "src/headrace/quota_callbacks/buckets/token_bucket.py",
-    "src/headrace/quota_callbacks/builtin/bucket_callback.py",
-    "src/headrace/quota_callbacks/builtin/byte_rate.py",
-    "src/headrace/quota_callbacks/builtin/controller_mutation.py",
-    "src/headrace/quota_callbacks/builtin/producer_ids.py",
-    "src/headrace/quota_callbacks/builtin/request_costs.py",
-    "src/headrace/quota_callbacks/builtin/request_percentage.py",
-    "src/headrace/quota_callbacks/builtin/reservations.py",
-    "src/headrace/quota_callbacks/requests.py",
-]
+ENGINE = "_engine.abi3.so"
+"""The file of the native data plane, which uses only the stable ABI."""
 
 
 def description() -> str:
@@ -88,53 +37,63 @@ def description() -> str:
     return re.sub(r"\]\((?![a-z]+:|#)", f"]({FILES_URL}", Path("README.md").read_text(encoding="utf-8"))
 
 
-def is_pure() -> bool:
-    """Return whether nothing is to be compiled."""
-    return "editable_wheel" in sys.argv or bool(os.environ.get("HEADRACE_PURE"))
+def is_editable() -> bool:
+    """Return whether this is an editable install."""
+    return "editable_wheel" in sys.argv
 
 
-def build_requirements() -> list[str]:
-    """Return what building requires beyond setuptools.
+def engine() -> dict[str, Any]:
+    """Return the arguments of ``setup`` that build the native data plane, if it is to be built and can be.
 
-    The command ``egg_info`` is how setuptools' build backend asks for it. Other commands get an empty list, so that
-    setuptools does not try to install anything itself.
+    The wheel is then for Python 3.11 and all newer versions, by the stable ABI.
     """
-    return [COMPILER] if "egg_info" in sys.argv and not is_pure() else []
-
-
-def extensions() -> list[Extension]:
-    """Return the extension modules: one library with all compiled code, and a small module for each Python module."""
-    if is_pure() or not {"bdist_wheel", "build", "build_ext"} & set(sys.argv):
-        return []
+    if not BUILDS & set(sys.argv):
+        return {}
+    if os.environ.get("HEADRACE_PURE"):
+        return leave_out_engine("HEADRACE_PURE is set")
+    if shutil.which("cargo") is None:
+        return leave_out_engine("cargo is not installed")
     try:
-        from mypyc.build import mypycify
+        from setuptools_rust import RustExtension, build_rust
     except ImportError as error:
-        logging.getLogger(__name__).warning("building a pure Python wheel, since mypyc is not available: %s", error)
-        return []
-    options = ["--config-file=", "--ignore-missing-imports", "--follow-imports=silent"]
-    return mypycify([*options, *COMPILED], opt_level="2", debug_level="0")
+        return leave_out_engine(error)
+
+    class OptionalEngine(build_rust):
+        """Build the native data plane if that is possible."""
+
+        def run(self) -> None:
+            try:
+                super().run()
+            except (BaseError, CompileError, OSError, SubprocessError) as error:
+                leave_out_engine(error)
+                for extension in self.extensions:  # that of an earlier build
+                    Path(self.get_dylib_ext_path(extension, extension.name)).unlink(missing_ok=True)
+
+        def get_dylib_ext_path(self, ext: RustExtension, target_fname: str) -> str:
+            """Return the path of the module, whose name is the same in all wheels and installs."""
+            return str(Path(super().get_dylib_ext_path(ext, target_fname)).with_name(ENGINE))
+
+    extension = RustExtension("headrace._engine", "engine/Cargo.toml", cargo_manifest_args=["--locked"], debug=False)
+    return {
+        "rust_extensions": [extension],
+        "cmdclass": {"build_rust": OptionalEngine},
+        "options": {"bdist_wheel": {"py_limited_api": "cp311"}},
+    }
 
 
-class AllOrNone(build_ext):
-    """Build all extension modules or none: they import each other. With none, the wheel is pure Python."""
+def leave_out_engine(reason: object) -> dict[str, Any]:
+    """Report why there is no native data plane, and remove that of an earlier editable install."""
+    first = next(iter(str(reason).splitlines()), "")
+    logging.getLogger(__name__).warning("no native data plane, connections are relayed in Python: %s", first)
+    if is_editable():
+        Path("src/headrace", ENGINE).unlink(missing_ok=True)
+    return {}
 
-    def run(self) -> None:
-        """Build the extension modules, and remove them all when one fails."""
-        try:
-            super().run()
-        except (BaseError, CompileError, LinkError, OSError) as error:
-            logging.getLogger(__name__).warning("building a pure Python wheel, since compiling failed: %s", error)
-            for extension in self.extensions:
-                with suppress(FileNotFoundError):
-                    Path(self.get_ext_fullpath(extension.name)).unlink()
-            self.extensions = []
+
+def main() -> None:
+    """Run the command."""
+    setup(long_description=description(), long_description_content_type="text/markdown", **engine())
 
 
 if __name__ == "__main__":
-    setup(
-        long_description=description(),
-        long_description_content_type="text/markdown",
-        ext_modules=extensions(),
-        setup_requires=build_requirements(),
-        cmdclass={"build_ext": AllOrNone},
-    )
+    main()

@@ -23,7 +23,8 @@ from mmh3 import mmh3_x64_128_sintdigest
 
 from headrace.proxy.wire.messages.codec import encode
 from headrace.proxy.wire.walks.produce import ProduceWalk
-from headrace.quota_callbacks.buckets.bloom_filters import BloomFilter, GrowingBloomFilter, TimedBloomFilters
+from headrace.quota_callbacks.buckets.bloom_filters import BloomFilter, GrowingBloomFilter
+from headrace.quota_callbacks.buckets.timed_bloom_filters import TimedBloomFilters
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -5,7 +5,7 @@ system calls.
 
 One connection at a time, with all four quotas and with none, through the proxy's own poller and sockets
 (`benchmarks.instructions_stage`). *instructions* are those that the interpreter executes for a request and its reply,
-without this benchmark's own code; they depend on the version of Python, and compiled modules execute none. *KiB* is the
+without this benchmark's own code; they depend on the version of Python. *KiB* is the
 peak memory of a request. *left* are the memory blocks and bytes that remain allocated afterwards: any value other than
 0 is a leak. The other columns are system calls. All figures are means over whole seconds of the proxy's clock, so that
 work that is done once per second (a quota's next sample) is included in proportion.

@@ -253,7 +253,7 @@ class Stage:
 async def open_stage(request: bytes, reply: bytes, config: str) -> AsyncIterator[Stage]:
     """Run a server with one connection, whose client sends ``request`` and whose broker answers with ``reply``, with
     the request's correlation id."""
-    server = Server(loads(CONFIG + config))
+    server = Server(loads('data_plane = "python"\n' + CONFIG + config))
     shared = server.shared
     calls: defaultdict[str, int] = defaultdict(int)
     clock = Clock()

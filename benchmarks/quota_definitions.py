@@ -25,8 +25,8 @@ from headrace.proxy.network.upstream import Upstream
 from headrace.proxy.quotas.client_quota_apis import ClientQuotaApis
 from headrace.proxy.quotas.definitions import QuotaDefinitions
 from headrace.proxy.quotas.store import Author, Change, Snapshot
-from headrace.proxy.server.brokers_quotas import BrokersQuotas, by_entity_in_force
 from headrace.proxy.server.garbage_collection import Collector
+from headrace.proxy.server.quotas.brokers_quotas import BrokersQuotas, by_entity_in_force
 from headrace.proxy.wire.messages.codec import encode
 from headrace.quota_callbacks.api_keys import ApiKey
 from headrace.quota_callbacks.definitions import BUILTIN_SCHEMA

@@ -40,7 +40,7 @@ from headrace.config.tables.limits import Limits
 from headrace.config.tables.listeners import Listen, Upstream
 from headrace.config.tables.plugins import OnError, Plugins
 from headrace.config.tables.windows import QuotaWindow
-from headrace.config.values import HostPort, NodeIds
+from headrace.config.values import NodeIds
 
 __all__ = [
     "FLAGS",
@@ -55,7 +55,6 @@ __all__ = [
     "ConfiguredQuota",
     "Enforcement",
     "Flag",
-    "HostPort",
     "Limits",
     "Listen",
     "Log",

@@ -12,6 +12,7 @@ import os
 import re
 import tomllib
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NoReturn, TypeAlias
 
 from pydantic import ValidationError
@@ -26,10 +27,10 @@ from headrace.config.problems import (
     Problem,
     found_in,
 )
-from headrace.config.quota_names import faults_of_names, names_to_check, probable_errors, tables_with_other_names
+from headrace.config.quota_names import faults_of_names, probable_errors, tables_with_other_names
 from headrace.config.quotas import LIMIT_KEYS
 from headrace.config.rules import faults_between_keys
-from headrace.config.schema import REMOVED, Config
+from headrace.config.schema import REMOVED, Config, UncheckedQuotas
 from headrace.quota_callbacks.definitions import BUILTIN_SCHEMA
 from headrace.quota_callbacks.entities import QuotaKey
 from headrace.quota_callbacks.files import read_ordinary_file
@@ -137,7 +138,7 @@ def _load(
     schema: QuotaSchema | None,
 ) -> Config:
     written = {} if source is None else parse_toml(text, source)
-    from_environment, unknown_variables = environment_overrides(environment or {})
+    from_environment, unknown_variables = environment_overrides(environment or {}, written)
     from_flags, unknown_flags = flag_overrides(flags or {})
     overrides = [*from_environment, *from_flags]
     document = copy.deepcopy(written)
@@ -157,9 +158,10 @@ def _load(
         )
     if config is None or problems:
         raise ConfigValueError(problems)
-    if schema is None and (tables := tables_with_other_names(document)):
-        waiting = names_to_check(tables, lambda fault: _problem(fault, overrides, locator))
-        config.names_were_checked(waiting=waiting)
+    if schema is None and config.quotas:
+        locate = partial(_problem, overrides=overrides, locator=locator)
+        waiting = UncheckedQuotas(with_other_names=tables_with_other_names(document), locate=locate)
+        config.quotas_were_checked(waiting=waiting)
     return config
 
 

@@ -8,6 +8,7 @@ Used by the command line, which creates its options from `FLAGS`, and by `loadin
     HEADRACE_PLUGINS__OPTIONS__TRACING__ENABLED=true
     HEADRACE_LISTENERS__EXTERNAL__ADDRESS=0.0.0.0:9193
 
+An underscore in the name of a listener also stands for a hyphen, if there is a listener with that name.
 The value of a string key is not quoted, and a list is separated by commas. Other values, tables and arrays are written
 as in the file. An empty variable counts as not set.
 """
@@ -45,7 +46,7 @@ BOOTSTRAP_SERVER: Final = f"{PREFIX}BOOTSTRAP_SERVER"
 """The variable with the address to which ``headrace quotas`` connects, if neither an option nor a file names one."""
 
 _OTHERS: Final = re.compile(
-    r"HEADRACE_(ADMIN_(TOKEN|CA|CERT|KEY|SERVER_NAME)|BOOTSTRAP_SERVER|COMPILED|PURE|PIPELINE_\w+|TESTBED_\w+)"
+    r"HEADRACE_(ADMIN_(TOKEN|CA|CERT|KEY|SERVER_NAME)|BOOTSTRAP_SERVER|PURE|PIPELINE_\w+|TESTBED_\w+)"
 )
 """Variables with the prefix that other parts read: commands for operators, the build, the pipeline, the test bed."""
 _KUBERNETES: Final = re.compile(
@@ -57,6 +58,9 @@ _KUBERNETES: Final = re.compile(
 (service links)."""
 
 
+_AMBIGUOUS: Final = (
+    "could be a key of the listeners {}, since an underscore stands for a hyphen, too; rename one of them"
+)
 _NAMING: Final = "the variable of a key is HEADRACE_ and the key in capitals, with two underscores for each dot"
 
 
@@ -129,23 +133,34 @@ def flag_overrides(flags: Mapping[str, object]) -> tuple[list[Override], list[Pr
     return overrides, [Problem(flag=key, rule="unknown key") for key in given if key not in known]
 
 
-def environment_overrides(environment: Mapping[str, str]) -> tuple[list[Override], list[Problem]]:
-    """Return the overrides of variables, and problems for unknown variables with the prefix."""
+def environment_overrides(
+    environment: Mapping[str, str], document: Mapping[str, object]
+) -> tuple[list[Override], list[Problem]]:
+    """Return the overrides of variables, and problems for variables with the prefix that set no key.
+
+    ``document`` is the file, whose listeners may have names that variables cannot have.
+    """
     known = {variable_of(leaf.path): leaf for leaf in keys(Config)}
     options = f"{variable_of(OPTIONS)}__"
     overrides: list[Override] = []
     problems: list[Problem] = []
-    for name, text in environment.items():
+    listeners = document.get(LISTENERS)
+    for name, text in sorted(environment.items()):  # the variable of all listeners precedes those of their keys
         if not name.startswith(PREFIX) or not text.strip():
             continue
         leaf = known.get(name)
         if leaf is not None:
             overrides.append(Override(path=leaf.path, value=_value(leaf, text), name=name))
+            if leaf.path == (LISTENERS,):
+                listeners = overrides[-1].value
         elif name.startswith(options) and all(steps := name.removeprefix(options).lower().split("__")) and steps[1:]:
             overrides.append(Override(path=(*OPTIONS, *steps), value=_as_toml(text), name=name))
         elif (found := _of_listener(name)) is not None:
-            path, leaf = found
-            overrides.append(Override(path=path, value=_value(leaf, text), name=name))
+            (_, listener, *inner), leaf = found
+            names = _listeners_called(listener, listeners)
+            if len(names) > 1:
+                problems.append(Problem(flag=name, rule=_AMBIGUOUS.format(" or ".join(names))))
+            overrides.append(Override(path=(LISTENERS, names[0], *inner), value=_value(leaf, text), name=name))
         elif not (_OTHERS.fullmatch(name) or _KUBERNETES.fullmatch(f"{name}={text}")):
             closest = _closest(name)
             hint = _NAMING if closest is None else f"did you mean {closest}?"
@@ -163,6 +178,12 @@ def _of_listener(name: str) -> tuple[tuple[str, ...], Leaf] | None:
     path = tuple(inner) if inner[0] == "upstream" else ("listen", *inner)
     leaf = next((each for each in keys(Config) if each.path == path), None)
     return None if leaf is None else ((LISTENERS, listener, *inner), leaf)
+
+
+def _listeners_called(written: str, listeners: object) -> list[str]:
+    """Return the names of the listeners that a variable may mean, in which an underscore can stand for a hyphen."""
+    known = listeners if isinstance(listeners, Mapping) else ()
+    return [each for each in known if each.replace("-", "_") == written] or [written]
 
 
 def variable_of(path: tuple[str, ...]) -> str:

@@ -118,6 +118,11 @@ class Locator:
         )
 
 
+def problem_without_position(fault: Fault) -> Problem:
+    """Return a fault as a problem, where the text of the file is not known any more."""
+    return Problem(rule=fault.rule, key=dotted(fault.path) or None, found=found_in(fault))
+
+
 def found_in(fault: Fault) -> str | None:
     """Return the text of the value of a fault; None without one. Secrets are hidden."""
     return None if fault.found is NOTHING else value_text(fault.path, fault.found)

@@ -1,30 +1,26 @@
 """Names of quota keys and entity types in the ``[[quotas]]`` tables: which of them exist is defined by plugins, too.
 
 `loading` reads tables with any names, and reports the unknown ones with `faults_of_names`. Where the plugins that the
-file itself chooses have to be loaded first, it keeps what is needed for that (`NamesToCheck`) with the configuration,
-and `check_quota_names` reports them then, with their positions in the file.
+file itself chooses have to be loaded first, it keeps the tables with the configuration (`UncheckedQuotas`), and
+`check_quota_names` reports them then, with their positions in the file.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any, Final
 
 from pydantic import ValidationError
 
-from headrace.config.problems import ConfigValueError, found_in
 from headrace.config.quotas import LIMIT_KEYS, TABLE_KEYS, parse_entity, plugin_limit
-from headrace.config.schema import NamesToCheck
 from headrace.quota_callbacks.definitions import BUILTIN_SCHEMA
 from headrace.quota_callbacks.entities import DEFAULT, ENTITY_TYPES
 from headrace.quota_callbacks.options import Fault, did_you_mean
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
-    from headrace.config.problems import Problem
     from headrace.config.schema import Config, QuotaTables
     from headrace.quota_callbacks.definitions import QuotaSchema
     from headrace.quota_callbacks.entities import QuotaEntity
@@ -51,33 +47,14 @@ def _entity_of(table: Mapping[str, Any]) -> Mapping[str, Any]:
     return entity if isinstance(entity, Mapping) else {}
 
 
-def names_to_check(tables: QuotaTables, locate: Callable[[Fault], Problem]) -> NamesToCheck:
-    """Return what `check_quota_names` needs of some tables; ``locate`` returns the position of a fault."""
-    paths = [
-        path
-        for index, table in tables.items()
-        for path in (
-            *(("quotas", index, key) for key in table),
-            *(("quotas", index, "entity", each) for each in _entity_of(table)),
-        )
-    ]
-    return NamesToCheck(tables=tables, places={path: locate(Fault(path=path, rule="")) for path in paths})
-
-
 def check_quota_names(config: Config, schema: QuotaSchema) -> None:
     """Check the quotas of ``config`` that have names which are not built in. Raises `ConfigValueError`.
 
     Has no effect on a configuration that was loaded with a schema, or checked before.
     """
-    waiting = config.names_to_check
-    if waiting is None:
-        return
-    faults = [*faults_of_names(waiting.tables, schema)]
-    if faults:
-        raise ConfigValueError(
-            replace(waiting.places[fault.path], rule=fault.rule, found=found_in(fault)) for fault in faults
-        )
-    config.names_were_checked()
+    if faults := [*faults_of_names(config.tables_with_other_names, schema)]:
+        raise config.error_of(faults)
+    config.quotas_were_checked()
 
 
 def probable_errors(tables: QuotaTables) -> Iterator[Fault]:

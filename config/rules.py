@@ -10,10 +10,11 @@ from collections.abc import Callable, Iterable, Iterator
 from operator import attrgetter
 from typing import TYPE_CHECKING, Final, TypeAlias
 
+from headrace.config.schema import DataPlane
 from headrace.config.tables.admin import UnixPath, is_local
 from headrace.config.tables.client_quotas import StoreKind
 from headrace.config.tables.tls import ClientCertificates
-from headrace.config.values import PORT_MAX, HostPort, is_loopback_host, reachable_host
+from headrace.config.values import AUTO, PORT_MAX, is_loopback_host, is_wildcard_host, reachable_host
 from headrace.quota_callbacks.options import Fault
 from headrace.quota_callbacks.value_texts import dotted
 
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from headrace.config.tables.listeners import Listen, ListenerTables
     from headrace.config.tables.sasl import OwnerLookup, UpstreamSasl
     from headrace.config.values import NodeIds
+    from headrace.quota_callbacks.requests import Address
     from headrace.quota_callbacks.value_texts import Path
 
 RuleCheck: TypeAlias = Callable[..., Iterable[Fault]]
@@ -36,7 +38,7 @@ Rule: TypeAlias = tuple[tuple[str, ...], RuleCheck]
 # --- rules of a listener, whose table is at the path ``at`` -----------------------------------------------------------
 
 
-def ports_exist(at: Path, address: HostPort, node_ids: NodeIds, broker_host: str | None) -> Iterator[Fault]:
+def ports_exist(at: Path, address: Address, node_ids: NodeIds, broker_host: str | None) -> Iterator[Fault]:
     """Check that the port of the highest broker id is valid."""
     if broker_host is None and (port := address.port + 1 + node_ids.highest) > PORT_MAX:
         yield Fault(path=(*at, "address"), found=str(address), rule=_too_high(at, node_ids, port))
@@ -52,9 +54,9 @@ def advertised_ports_exist(
         yield Fault(path=(*at, "advertised_port"), found=advertised_port, rule=_too_high(at, node_ids, port))
 
 
-def advertised_host_is_known(at: Path, address: HostPort, advertised: str | None) -> Iterator[Fault]:
+def advertised_host_is_known(at: Path, address: Address, advertised: str | None) -> Iterator[Fault]:
     """Check that there is an advertised host if the listen address is a wildcard."""
-    if advertised is None and address.is_wildcard:
+    if advertised is None and is_wildcard_host(address.host):
         name = f"{dotted(at)}.address"
         rule = f'required, since {name} ("{address}") is a wildcard; expected {reachable_host().expected}'
         yield Fault(path=(*at, "advertised_host"), rule=rule)
@@ -200,6 +202,17 @@ def file_of_quotas_is_used(store: StoreKind, file: str | None) -> Iterator[Fault
         yield Fault(path=("client_quotas", "file"), found=file, rule=rule)
 
 
+def native_data_plane_has_one_process(data_plane: DataPlane, workers: int) -> Iterator[Fault]:
+    """Check that there are no worker processes beside the threads of the native data plane."""
+    if data_plane is DataPlane.NATIVE and workers != 1:
+        found = '"auto"' if workers == AUTO else workers
+        rule = (
+            f"its threads charge buckets of their own process, and workers ({found}) share theirs; expected workers = 1"
+            ' with as many data_plane_threads, or "python"'
+        )
+        yield Fault(path=("data_plane",), found=str(data_plane), rule=rule)
+
+
 def _ports(listen: Listen) -> Iterator[int]:
     yield listen.address.port
     if listen.broker_host is None:
@@ -214,10 +227,10 @@ def _port_at(port: int, listen: Listen) -> str:
     return f"the port of broker {node_id}" if listen.broker_host is None and node_id in listen.node_ids else ""
 
 
-def _same_interface(listener: HostPort, other: HostPort) -> bool:
+def _same_interface(listener: Address, other: Address) -> bool:
     """Return whether both addresses are certainly on the same interface of this machine."""
-    if listener.is_wildcard or other.is_wildcard:
-        return other.is_wildcard or is_loopback_host(other.host) or listener.host == other.host
+    if is_wildcard_host(listener.host) or is_wildcard_host(other.host):
+        return is_wildcard_host(other.host) or is_loopback_host(other.host) or listener.host == other.host
     both_loopback = is_loopback_host(listener.host) and is_loopback_host(other.host)
     named = "localhost" in (listener.host, other.host)
     return listener.host == other.host or (both_loopback and named)
@@ -230,6 +243,7 @@ RULES: Final[tuple[Rule, ...]] = (
     ),
     (("admin.listen", "admin.tls.certificate_file"), admin_tls_has_port),
     (("client_quotas.store", "client_quotas.file"), file_of_quotas_is_used),
+    (("data_plane", "workers"), native_data_plane_has_one_process),
 )
 """The rules between keys that occur once, each with the keys whose values it is called with."""
 

@@ -5,7 +5,7 @@ reload are derived from it (see `keys`). To add a key, add a field here and its 
 """
 # pydantic reads annotations at run time, so they are not postponed here.
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Annotated, Any, Final, TypeAlias
@@ -13,7 +13,7 @@ from typing import Annotated, Any, Final, TypeAlias
 from pydantic import Field, PrivateAttr
 
 from headrace.config.keys import Key, Section
-from headrace.config.problems import Problem
+from headrace.config.problems import ConfigValueError, Problem, problem_without_position
 from headrace.config.quotas import INT_MAX, QUOTA_TABLES, ConfiguredQuota, merged_quotas
 from headrace.config.tables.admin import Admin
 from headrace.config.tables.client_quotas import ClientQuotas
@@ -24,7 +24,7 @@ from headrace.config.tables.windows import BrokerQuota, Controller, Producer
 from headrace.config.values import duration, size, worker_count
 from headrace.quota_callbacks.buckets.sampled_rate import Window
 from headrace.quota_callbacks.entities import QuotaEntity, QuotaKey
-from headrace.quota_callbacks.options import TRUE_OR_FALSE, choice, list_of, text, whole
+from headrace.quota_callbacks.options import TRUE_OR_FALSE, Fault, choice, list_of, text, whole
 from headrace.quota_callbacks.policies import Quota
 from headrace.quota_callbacks.value_texts import Path
 
@@ -43,6 +43,14 @@ class LogFormat(StrEnum):
 
     TEXT = "text"
     JSON = "json"
+
+
+class DataPlane(StrEnum):
+    """What relays connections while nothing has to be decided."""
+
+    AUTO = "auto"
+    NATIVE = "native"
+    PYTHON = "python"
 
 
 class Watchdog(Section):
@@ -134,12 +142,14 @@ QuotaTables: TypeAlias = Mapping[int, Mapping[str, Any]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class NamesToCheck:
-    """The ``[[quotas]]`` tables with names that are not built in, and where their keys are."""
+class UncheckedQuotas:
+    """What the checks of the ``[[quotas]]`` tables need that are made once the plugins are loaded."""
 
-    tables: QuotaTables
-    places: Mapping[Path, Problem]
-    """A problem without a rule for each path that may be at fault."""
+    with_other_names: QuotaTables
+    """The tables with names that are not built in."""
+    locate: Callable[[Fault], Problem]
+    """Returns a fault with its position. The first call parses the file's text again: seconds for a large file. Can be
+    pickled."""
 
 
 class Config(Section):
@@ -165,6 +175,19 @@ class Config(Section):
         ),
     ] = 1
     """The number of worker processes; `headrace.config.values.AUTO` stands for one per core."""
+    data_plane: Annotated[
+        DataPlane,
+        choice(DataPlane),
+        Key(
+            "What relays connections while nothing has to be decided: native, threads without the interpreter's lock; "
+            "python, the event loop; or auto, native if the extension module is installed and there is one worker.",
+            restart=True,
+            flag="--data-plane",
+        ),
+    ] = DataPlane.AUTO
+    data_plane_threads: Annotated[
+        int, whole(1, 64), Key("Number of threads of the native data plane.", restart=True)
+    ] = 1
     limits: Limits = Field(default_factory=Limits)
     shutdown: Shutdown = Field(default_factory=Shutdown)
     watchdog: Watchdog = Field(default_factory=Watchdog)
@@ -181,16 +204,24 @@ class Config(Section):
     ] = ()
     client_quotas: ClientQuotas = Field(default_factory=ClientQuotas)
     plugins: Plugins = Field(default_factory=Plugins)
-    _names_to_check: NamesToCheck | None = PrivateAttr(default=None)
+    _unchecked_quotas: UncheckedQuotas | None = PrivateAttr(default=None)
 
     @property
-    def names_to_check(self) -> NamesToCheck | None:
-        """Names of ``quotas`` that are to be checked once the plugins are loaded (`headrace.config.quota_names`)."""
-        return self._names_to_check
+    def tables_with_other_names(self) -> QuotaTables:
+        """The tables of ``quotas`` whose names are to be checked once the plugins are loaded (`quota_names`)."""
+        return {} if self._unchecked_quotas is None else self._unchecked_quotas.with_other_names
 
-    def names_were_checked(self, *, waiting: NamesToCheck | None = None) -> None:
-        """Note that the names are checked, except those of ``waiting``."""
-        self._names_to_check = waiting
+    def quotas_were_checked(self, *, waiting: UncheckedQuotas | None = None) -> None:
+        """Note that ``quotas`` are checked, except for ``waiting``."""
+        self._unchecked_quotas = waiting
+
+    def error_of(self, faults: Iterable[Fault]) -> ConfigValueError:
+        """Return faults of ``quotas`` as an error, with their positions unless `quotas_were_checked` was called.
+
+        Takes seconds for a large file: call it in a thread, not on the event loop.
+        """
+        waiting = self._unchecked_quotas
+        return ConfigValueError(map(problem_without_position if waiting is None else waiting.locate, faults))
 
     def all_listeners(self) -> tuple[ListenerTables, ...]:
         """Return the tables of all listeners; the first one is ``[listen]``."""

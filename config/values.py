@@ -41,17 +41,7 @@ _HOST: Final = re.compile(HOST_PATTERN)
 _NODE_RANGE: Final = re.compile(r" *([0-9]{1,10}) *(?:- *([0-9]{1,10}) *)?")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HostPort(Address):
-    """A host name or IP address, without brackets, and a port, of the configuration."""
-
-    @property
-    def is_wildcard(self) -> bool:
-        """Whether the host stands for all interfaces."""
-        return is_wildcard_host(self.host)
-
-
-def parse_host_port(text: str) -> HostPort:
+def parse_host_port(text: str) -> Address:
     """Return the address in ``host:port``, with an IPv6 address in brackets. Raises `ValueError` with the reason."""
     _refuse_scheme(text)
     host, colon, port = text.rpartition(":")
@@ -61,7 +51,7 @@ def parse_host_port(text: str) -> HostPort:
         raise ValueError(f"a port is at most {PORT_MAX}")
     if ":" in host and not (host.startswith("[") and host.endswith("]")):
         raise ValueError("an IPv6 address must be in brackets, as in [::1]:9092")
-    return HostPort(host=parse_host(host), port=int(port))
+    return Address(host=parse_host(host), port=int(port))
 
 
 def parse_host(text: str) -> str:
@@ -275,11 +265,11 @@ def host_port(*, wildcard: bool) -> Parsed:
     """
     host = "0.0.0.0" if wildcard else "kafka-1"  # noqa: S104  an example in a message
 
-    def parse(raw: object) -> HostPort:
+    def parse(raw: object) -> Address:
         found = parse_host_port(_text(raw))
         if found.port < 1:
             raise ValueError
-        if found.is_wildcard and not wildcard:
+        if is_wildcard_host(found.host) and not wildcard:
             raise ValueError("a wildcard address cannot be connected to")
         return found
 

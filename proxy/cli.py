@@ -11,7 +11,7 @@ import ssl
 import sys
 from functools import partial
 from importlib import import_module
-from importlib.metadata import entry_points
+from importlib.metadata import entry_points, version
 from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
@@ -23,6 +23,7 @@ from headrace.config.check import check
 from headrace.config.loading import load
 from headrace.config.overrides import FLAGS
 from headrace.config.problems import ConfigError
+from headrace.config.schema import DataPlane
 from headrace.config.values import count_workers
 from headrace.proxy.admin.command_options import reaches_admin
 from headrace.proxy.errors import PluginConfigurationError, StartupError
@@ -75,8 +76,25 @@ class Commands(click.Group):
         return None
 
 
+def _print_version(context: click.Context, _: click.Parameter, wanted: bool) -> None:
+    if not wanted:
+        return
+    from headrace.proxy.data_plane.native import is_installed
+
+    data_plane = "native data plane installed" if is_installed() else "no native data plane"
+    click.echo(f"headrace {version('headrace')} ({data_plane})")
+    context.exit()
+
+
 @click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
-@click.version_option(package_name="headrace", message="headrace %(version)s")
+@click.option(
+    "--version",
+    is_flag=True,
+    is_eager=True,
+    expose_value=False,
+    callback=_print_version,
+    help="Print the version, and whether the native data plane is installed.",
+)
 def main() -> None:
     """A quota-enforcing proxy for Apache Kafka."""
 
@@ -175,10 +193,20 @@ def _print_ready(config: Config, admin_address: AdminAddress | None, reached: bo
         f" upstream {', '.join(map(str, config.upstream.bootstrap_servers))}"
         + ("" if reached else " (the cluster has not been reached yet)")
         + (f", {workers} workers" if workers > 1 else "")
+        + _shown_data_plane(config)
         + _shown_tls_library(config)
         + ("" if admin_address is None else f", admin {admin_address}{_with_tls(config.admin.tls)}")
     )
     sys.stdout.flush()
+
+
+def _shown_data_plane(config: Config) -> str:
+    from headrace.proxy.data_plane.native import is_native
+
+    if not is_native(config.data_plane, config.workers):
+        return ", no native data plane" if config.data_plane is DataPlane.AUTO and config.workers == 1 else ""
+    threads = config.data_plane_threads
+    return f", native data plane, {threads} thread{'' if threads == 1 else 's'}"
 
 
 def _with_tls(tls: ServerTls) -> str:
@@ -191,7 +219,17 @@ def _shown_tls_library(config: Config) -> str:
     servers = [config.admin.tls, *(each.listen.tls for each in listeners)]
     if not any(tls.certificate_file for tls in servers) and not any(each.upstream.tls.enabled for each in listeners):
         return ""
-    return f", TLS by {' '.join(ssl.OPENSSL_VERSION.split()[:2])} in the process, without kernel TLS"
+    from headrace.proxy.network.tls.kernel_support import kernel_tls_problem
+
+    wanted = [each.upstream.tls for each in listeners if each.upstream.tls.enabled and each.upstream.tls.kernel]
+    problems = {kernel_tls_problem(each.min_version) for each in wanted}
+    if not wanted:
+        kernel = "without kernel TLS"
+    elif None in problems:
+        kernel = "kernel TLS to brokers if OpenSSL supports it"
+    else:
+        kernel = f"without kernel TLS, since {problems.pop()}"
+    return f", TLS by {' '.join(ssl.OPENSSL_VERSION.split()[:2])} in the process, {kernel}"
 
 
 @main.command("check-config")

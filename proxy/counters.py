@@ -15,6 +15,7 @@ class Counters:
     __slots__ = (
         "accept_delayed_s",
         "accept_paused_s",
+        "allowed",
         "bytes_from_clients",
         "bytes_from_upstream",
         "bytes_spliced",
@@ -66,6 +67,8 @@ class Counters:
         """Bytes, in either direction, that were forwarded without entering user space."""
         self.errors: dict[str, int] = {}
         """Connections that ended because of a fault, by the side at fault: client, upstream or proxy."""
+        self.allowed: defaultdict[int, int] = defaultdict(int)
+        """Requests that were authorized and of which nothing was denied, by API key."""
         self.denied: dict[tuple[str, str, str], int] = {}
         """Denials, by operation, type of resource and API; one for each request and operation."""
         self.throttled: dict[str, int] = {}

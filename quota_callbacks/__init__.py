@@ -5,12 +5,14 @@ milliseconds of a monotonic clock.
 
     hookspecs    the specifications of all hooks; `hookimpl` marks an implementation
     requests     connections, requests and replies, as callbacks see them
+    request_sums  sums of completed requests, for plugins that need no call for each
     verdicts     the results of a callback: throttle or refuse, with the reason
     identities   the interface for plugins that read a client's name from its authentication
     authorization  what a request does to which resource, for plugins that decide about it
     sasl         the interface for plugins that authenticate clients, or the proxy to brokers
     entities     quota keys and quota entities
     definitions  which quota keys and entity types there are, and which values and entities are valid
+    relay_terms  what the native data plane charges without calling a plugin
     policies     how a quota is enforced
     buckets      rates, token buckets, Bloom filters, and the table of all buckets
     builtin      the built-in callbacks, and the cost model of requests

@@ -27,19 +27,16 @@ have no counterpart in Kafka.
 # mypy: disable-error-code="empty-body"
 from __future__ import annotations
 
-import inspect
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import StrEnum
-from types import MethodDescriptorType
-from typing import TYPE_CHECKING, Any, Final, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Final
 
 import pluggy
 
 from headrace.quota_callbacks.topic_names import TopicNames
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Iterable, Mapping, Sequence
+    from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 
     from headrace.quota_callbacks.authorization import Action
     from headrace.quota_callbacks.buckets.client_quotas import ClientQuotas
@@ -48,6 +45,8 @@ if TYPE_CHECKING:
     from headrace.quota_callbacks.entities import QuotaEntity
     from headrace.quota_callbacks.identities import AuthenticationObserver, QuotaOperation, UserSource
     from headrace.quota_callbacks.policies import QuotaPolicy
+    from headrace.quota_callbacks.relay_terms import RelayTerms
+    from headrace.quota_callbacks.request_sums import RequestSums
     from headrace.quota_callbacks.requests import ClusterMetadata, Connection, Interest, Request
     from headrace.quota_callbacks.sasl import ClientExchange, ServerExchange, UpstreamSasl
     from headrace.quota_callbacks.verdicts import Throttle, Verdict
@@ -59,45 +58,16 @@ PROJECT: Final = "headrace"
 
 hookspec = pluggy.HookspecMarker(PROJECT)
 
-_Hook = TypeVar("_Hook", bound=Callable[..., Any])
-_mark = pluggy.HookimplMarker(PROJECT)
-
-
-@overload
-def hookimpl(function: _Hook) -> _Hook: ...
-@overload
-def hookimpl(**options: Any) -> Callable[[_Hook], _Hook]: ...
-def hookimpl(function: Callable[..., Any] | None = None, **options: Any) -> Any:
-    """Mark a function or method as the implementation of a hook.
-
-    Takes the options of pluggy's ``HookimplMarker``, such as ``tryfirst`` and ``trylast``. Methods of compiled classes
-    (mypyc, Cython) can be marked too: pluggy accepts only Python functions, so each gets a Python wrapper.
-    """
-    if function is None:
-        return lambda marked: hookimpl(marked, **options)
-    if isinstance(function, MethodDescriptorType):
-        function = _python_wrapper(function)
-    return _mark(function, **options)
-
-
-def _python_wrapper(compiled: MethodDescriptorType) -> Callable[..., Any]:
-    """Return a Python function that calls ``compiled`` with the same arguments and has it as attribute ``compiled``."""
-    names = ", ".join(inspect.signature(compiled).parameters)
-    made: dict[str, Any] = {}
-    exec(f"def {compiled.__name__}({names}): return compiled({names})", {"compiled": compiled}, made)  # noqa: S102
-    function: Callable[..., Any] = made[compiled.__name__]
-    function.compiled = compiled  # type: ignore[attr-defined]
-    return function
-
-
-def compiled_method(implementation: Callable[..., Any]) -> Callable[..., Any]:
-    """Return the bound compiled method that `hookimpl` wrapped; return any other ``implementation`` unchanged."""
-    compiled: MethodDescriptorType | None = getattr(implementation, "compiled", None)
-    return implementation if compiled is None else compiled.__get__(getattr(implementation, "__self__", None))
+hookimpl = pluggy.HookimplMarker(PROJECT)
+"""Marks a function or method as the implementation of a hook."""
 
 
 def _no_loop(_function: Callable[[], Awaitable[None]]) -> None:
     raise RuntimeError("no event loop runs")
+
+
+async def _nothing_to_deliver() -> None:
+    """Deliver nothing, where there is no proxy."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,6 +82,12 @@ class PluginContext:
     """Returns the estimate of the registered cost model (the hook `request_time_ms`), or ``None``."""
     now_ms: Callable[[], int] = lambda: 0
     """Returns the current time of the clock behind ``now_ms``. Call it on the event loop thread only."""
+    now_s: Callable[[], float] = lambda: 0.0
+    """Returns the current time of the clock behind the attributes of `Request` that end in ``_s``. Call it on the event
+    loop thread only."""
+    deliver_completed: Callable[[], Awaitable[None]] = _nothing_to_deliver
+    """Calls `requests_completed` with all that was completed until now, and waits for that. Call it on the event loop
+    only, such as in `run_on_loop`."""
     muted: Callable[[], Mapping[str, int]] = dict
     """Returns the number of currently muted or held connections by quota key (`Reason.quota`). Call it on the event
     loop thread only."""
@@ -164,7 +140,8 @@ def configure(context: PluginContext) -> None:
 
     If ``context.dry`` is true, check the options and have no side effects: write no file, create no folder, start no
     thread and open no socket. Files that the options name may be read. Of the other hooks, only `changed_options`,
-    `quota_definitions`, `enforced_quotas`, `scoped_callback`, `request_interest` and `close` are called then.
+    `quota_definitions`, `enforced_quotas`, `scoped_callback`, `request_interest`, `request_sample_ratio` and `close`
+    are called then.
     """
 
 
@@ -176,10 +153,10 @@ def changed_options(options: Mapping[str, Any]) -> Callable[[], None] | None:
     Called in a thread at each reload whose table ``[plugins.options.<name>]``, the argument, differs from the one in
     force. May block for some seconds: after 30 s the reload changes nothing, and the thread is abandoned. Must have no
     effect itself, since other parts of the new configuration may be invalid. Raise `ValueError` as in `configure`; the
-    reload then changes nothing. The function that was returned is called on the
-    event loop if the whole configuration is valid. It must not block or raise. With several workers, a further
-    instance that only checks (``PluginContext.dry``) is called first. The options of a plugin without this hook are
-    read at start only.
+    reload then changes nothing. The function that was returned is called on the event loop if the whole
+    configuration is valid. It must not block or raise; if it raises, the old options count as those in force, and the
+    next reload calls this hook again. With several workers, a further instance that only checks
+    (``PluginContext.dry``) is called first. The options of a plugin without this hook are read at start only.
     """
 
 
@@ -427,6 +404,31 @@ def request_time_ms(request: Request) -> float | None:
     """
 
 
+@hookspec(firstresult=True)
+def request_costs(api_key: int) -> tuple[float, float] | None:
+    """Return what `request_time_ms` of the same plugin estimates for an API: the milliseconds of each request, and
+    those of each KiB of request and reply, together at most the time that was observed. ``None`` if it is not linear.
+
+    The native data plane then computes the estimates without calling `request_time_ms` for each request. Called for
+    each API at the start. Must not change anything. A plugin that implements `request_time_ms` without this hook is
+    called for each request, so that no connection to which ``request_percentage`` applies is relayed natively. If it
+    raises, the costs of the next plugin are used.
+    """
+
+
+@hookspec
+def relay_terms(request: Request, now_ms: int) -> RelayTerms | None:
+    """Return on which terms the native data plane may relay the connection of ``request`` without calling this plugin
+    for each request; ``None`` if it must be called.
+
+    Called between two requests, before a connection is relayed natively, and again after quotas changed. ``request`` is
+    the connection's last one, and stands for those that follow: they have its user and client id. Must not block, and
+    must not charge anything. Plugins that do not implement this hook get each request of the APIs that they subscribe
+    to (`request_interest`); requests of these APIs are then not relayed natively. A plugin that raises is taken to have
+    returned ``None``.
+    """
+
+
 @hookspec
 def response_received(request: Request, now_ms: int) -> Verdict | None:
     """Return a verdict on a request whose reply's head was read, before any byte of the reply is sent.
@@ -547,7 +549,7 @@ def explain_denial(connection: Connection, action: Action) -> str | None:
     """
 
 
-# --- observation: return values are ignored ---------------------------------------------------------------------------
+# --- observation: return values are ignored, but for `request_sample_ratio` -------------------------------------------
 
 
 @hookspec
@@ -567,6 +569,34 @@ def connection_closed(connection: Connection, reason: str | None) -> None:
 def request_completed(request: Request) -> None:
     """Observe a request that is finished: the last byte of its reply was sent, or there will be no reply.
 
-    Called for every request of the APIs in `request_interest`, whether enforcement is on or off. ``request.error`` is
-    set if there was no reply. ``request`` does not change any more and may be kept.
+    Called for every request of the APIs in `request_interest`, whether enforcement is on or off; but of a plugin that
+    has `requests_completed` or `request_sample_ratio` only for those that are not `Request.is_ordinary`, those in its
+    sample, and those of an API with `Interest.each_completed`. As long as a plugin has to be called for each request of
+    an API, the native data plane does not relay that API. ``request.error`` is set if there was no reply. ``request``
+    does not change any more and may be kept.
+    """
+
+
+@hookspec
+def requests_completed(batch: Sequence[RequestSums]) -> None:
+    """Observe the requests that were completed since the last call and are `Request.is_ordinary`, as sums by
+    connection, user, client id, API, and second of the wall clock.
+
+    Called at least once a second if there were any, before `connection_closed` of their connection, before the
+    Prometheus page is made (`prepare_metrics`), at `PluginContext.deliver_completed`, and before `close`. Each request
+    of the APIs in `request_interest`, with ``end_only`` or without, is either in one batch, or reported by
+    `request_completed`: if it is not ordinary, or its API has `Interest.each_completed`. A request in the sample of
+    `request_sample_ratio` is in both. Seconds are not in order. Must not change the batch, which may be kept.
+    """
+
+
+@hookspec
+def request_sample_ratio() -> float | None:
+    """Return the part of the ordinary requests that `request_completed` of this plugin is called for, from 0 to 1;
+    ``None`` for all of them, as without this hook.
+
+    Called once, after `configure`. The requests are chosen at random, each independently of others. Those that are not
+    `Request.is_ordinary` are always reported, and those of an API with `Interest.each_completed`. A request of the
+    sample that was relayed natively is reported up to a second after it was completed (``request.completed_s``). An
+    exception, or another number, stops the start.
     """

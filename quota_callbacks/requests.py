@@ -40,7 +40,11 @@ class Interest:
     api_key: int
     detail: Detail = Detail.HEAD
     end_only: bool = False
-    """Whether only `request_completed` is called for this API, which saves the time of the other calls."""
+    """Whether only `request_completed` and `requests_completed` are called for this API, which saves the time of the
+    other calls."""
+    each_completed: bool = False
+    """Whether a plugin that has `requests_completed` or `request_sample_ratio` gets each request of this API by
+    `request_completed` all the same, and none of them in a batch."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -257,6 +261,18 @@ class Request:
         """The error code of a refused request; 0 if the proxy did not refuse it."""
         self.error: str | None = None
         """The reason why there was no reply, such as ``upstream closed``; ``None`` if there was one."""
+
+    @property
+    def is_ordinary(self) -> bool:
+        """Whether it was completed without a throttle, a refusal or a failure, and without one that a quota in shadow
+        mode would have caused."""
+        return not (
+            self.throttle_ms
+            or self.error is not None
+            or self.refused_code
+            or self.broker_throttle_ms
+            or self.reason is not None
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

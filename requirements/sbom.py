@@ -2,7 +2,7 @@
 
 Lists what the wheel requires with the extras that users install, in the versions of the environment that this runs in,
 which are those of ``dev.txt``. Each component has the hashes of all files that were published for its version. The same
-inputs give the same file.
+inputs give the same file. The crates of the native data plane come from ``engine/Cargo.lock``, with the hash of each.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import re
 import sys
+import tomllib
 import uuid
 from hashlib import sha256
 from importlib.metadata import Distribution, PackageNotFoundError, distribution
@@ -21,6 +22,7 @@ from packaging.utils import canonicalize_name
 
 EXTRAS: Final = ("tracing", "metrics-otlp", "usage", "quota-topic", "pipeline")
 PINS: Final = Path(__file__).with_name("dev.txt")
+CRATES: Final = Path(__file__).parents[1] / "engine" / "Cargo.lock"
 _PIN: Final = re.compile(r"^([A-Za-z0-9._-]+)==(\S+)")
 _HASH: Final = re.compile(r"--hash=sha256:([0-9a-f]{64})")
 
@@ -47,16 +49,20 @@ def sbom(own: Distribution, files: list[Path]) -> Json:
         _component(found[name], hashes.get(name, ()), "library") for name in sorted(found) if name != own_name
     ]
     product = _component(own, [sha256(file.read_bytes()).hexdigest() for file in files], "application")
-    dependencies = [
+    crates, of_crates = _crates()
+    dependencies: list[Json] = [
         {"ref": _reference(found[name]), "dependsOn": sorted(_reference(found[each]) for each in graph[name])}
         for name in sorted(graph)
     ]
+    of_product = next(each for each in dependencies if each["ref"] == product["bom-ref"])
+    of_product["dependsOn"] += of_crates.pop("headrace-engine")
+    dependencies += [{"ref": reference, "dependsOn": required} for reference, required in of_crates.items()]
     content: Json = {
         "bomFormat": "CycloneDX",
         "specVersion": "1.6",
         "version": 1,
         "metadata": {"component": product},
-        "components": components,
+        "components": [*components, *crates],
         "dependencies": dependencies,
     }
     content["serialNumber"] = f"urn:uuid:{uuid.uuid5(uuid.NAMESPACE_OID, json.dumps(content, sort_keys=True))}"
@@ -99,6 +105,28 @@ def _collect(
         requires.add(required)
         if not known or requirement.extras:
             _collect(other, tuple(requirement.extras), graph, found)
+
+
+def _crates() -> tuple[list[Json], dict[str, list[str]]]:
+    """Return the components of the crates, and the references of what each requires, by its own reference.
+
+    The second one also has the engine itself, which is a part of the product: under its name.
+    """
+    packages = tomllib.loads(CRATES.read_text(encoding="utf-8"))["package"]
+    by_name: dict[str, str] = {}
+    for each in packages:  # a dependency has a version beside its name if there are several
+        reference = f"pkg:cargo/{each['name']}@{each['version']}"
+        by_name |= {each["name"]: reference, f"{each['name']} {each['version']}": reference}
+    components: list[Json] = []
+    requires: dict[str, list[str]] = {}
+    for each in packages:
+        reference = by_name[f"{each['name']} {each['version']}"] if "checksum" in each else each["name"]
+        requires[reference] = [by_name[name] for name in each.get("dependencies", ())]
+        if "checksum" in each:
+            hashes = [{"alg": "SHA-256", "content": each["checksum"]}]
+            named = {"name": each["name"], "version": each["version"], "purl": reference, "hashes": hashes}
+            components.append({"type": "library", "bom-ref": reference, **named})
+    return components, requires
 
 
 def _component(own: Distribution, hashes: list[str] | tuple[()], kind: str) -> Json:

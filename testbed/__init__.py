@@ -4,7 +4,6 @@ kafka              brokers in KRaft mode, Kafka's tools and classes
 processes          processes, directories and ports that are released when this process ends
 preloaded_command  ``headrace`` as forks of a process that has imported it
 proxy_process      ``headrace run`` in a separate process
-compiled           a copy of the proxy with compiled modules
 helm               Helm, which renders the chart of Kubernetes
 errors             the tree of errors, rooted at TestbedError
 """

@@ -20,10 +20,6 @@ class ArtifactsUnavailableError(TestbedError):
     """Kafka's jars are not in the cache and cannot be downloaded from the Maven repository."""
 
 
-class CompiledUnavailableError(TestbedError):
-    """The proxy's modules cannot be compiled on this machine."""
-
-
 class HelmUnavailableError(TestbedError):
     """Helm is not installed and cannot be built on this machine."""
 

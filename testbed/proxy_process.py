@@ -174,8 +174,16 @@ class ProxyProcess:
 
     def metric(self, name: str) -> float:
         """Return the sum of a metric over all its series, 0 if it has none."""
-        lines = self.get("/metrics")[1].splitlines()
-        return sum(float(line.rsplit(" ", 1)[1]) for line in lines if line.split("{")[0].split(" ")[0] == name)
+        return self.metrics(name)[0]
+
+    def metrics(self, *names: str) -> list[float]:
+        """Return the sums of several metrics, of the same page."""
+        sums = dict.fromkeys(names, 0.0)
+        for line in self.get("/metrics")[1].splitlines():
+            name = line.split("{")[0].split(" ")[0]
+            if name in sums:
+                sums[name] += float(line.rsplit(" ", 1)[1])
+        return [*sums.values()]
 
     def signal(self, number: signal.Signals) -> None:
         """Send a signal to the proxy."""

@@ -2,25 +2,15 @@
 
 The brokers are started with the first test that wants them and shared by all. `docs/contributing.md` describes the
 tiers.
-
-``HEADRACE_COMPILED=DIR`` tests what was installed there (``pip install --target DIR .``) instead of the tree: the same
-tests for the compiled modules (``make compiled``).
 """
 
 from __future__ import annotations
 
-import importlib
 import os
 import random
 import signal
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-
-if installed := os.environ.get("HEADRACE_COMPILED"):
-    sys.path.insert(0, installed)
-    importlib.import_module("headrace")  # before pytest puts the tree in front
-    os.environ |= {"PYTHONPATH": f"{installed}:{Path(__file__).parent.parent}", "PYTHONSAFEPATH": "1"}
 
 os.environ.setdefault("HEADRACE_TESTBED_PRELOADED", "1")  # before a test starts a proxy
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as for a background job of a shell; processes would inherit it

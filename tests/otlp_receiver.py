@@ -166,11 +166,6 @@ class OtlpReceiver:
         with self._changed:
             return [span for export in self.exports for span in export.spans]
 
-    def wait_for_spans(self, count: int) -> list[ReceivedSpan]:
-        """At least ``count`` spans; fails when they do not come in time."""
-        self._wait(lambda: len(self.spans) >= count, f"{count} spans")
-        return self.spans
-
     def wait_for_traces(self, count: int) -> list[ReceivedTrace]:
         """At least ``count`` traces, in the order of their arrival. A trace is never split over exports."""
         self._wait(lambda: len(self._traces()) >= count, f"{count} traces")

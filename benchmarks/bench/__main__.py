@@ -30,7 +30,7 @@ from testbed.processes.supervised import make_directory
 
 if TYPE_CHECKING:
     import contextlib
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
 PATHS: Final = (
     paths.DIRECT,
@@ -38,18 +38,24 @@ PATHS: Final = (
     paths.KROXYLICIOUS,
     paths.HEADRACE,
     paths.HEADRACE_QUOTAS,
-    paths.HEADRACE_COMPILED,
+    paths.HEADRACE_NATIVE,
+    paths.HEADRACE_NATIVE_2_THREADS,
+    paths.HEADRACE_NATIVE_OBSERVED,
     paths.HEADRACE_2_WORKERS,
     paths.HEADRACE_TRACING,
     paths.HEADRACE_AUTHORIZATION,
     paths.HAPROXY_TLS,
     paths.HEADRACE_TLS,
-    paths.HEADRACE_COMPILED_TLS,
+    paths.HEADRACE_NATIVE_TLS,
     paths.HAPROXY_TLS_CLIENTS,
     paths.HEADRACE_TLS_CLIENTS,
 )
 """The paths that are measured by default."""
-IF_NAMED: Final = (paths.HAPROXY_SPLICE, paths.HAPROXY_TLS_BROKERS, paths.HEADRACE_TLS_BROKERS)
+IF_NAMED: Final = (
+    paths.HAPROXY_SPLICE,
+    paths.HAPROXY_TLS_BROKERS,
+    paths.HEADRACE_TLS_BROKERS,
+)
 ALL_PATHS: Final = (*PATHS, *IF_NAMED)
 QUICK_SCALE: Final = 0.02
 SINK_START_S: Final = 20.0
@@ -97,11 +103,10 @@ def make_path(
     name: str,
     peers: Mapping[str, Peer],
     cores: Cores,
-    on_progress: Callable[[str], None],
     tls: TlsFiles,
     python: Interpreter = THIS,
 ) -> BrokerPath:
-    """Return the path of that name; report slow steps to ``on_progress``. Raises PathUnavailableError."""
+    """Return the path of that name. Raises PathUnavailableError."""
     if name in peers:
         return peers[name]
     match name:
@@ -115,7 +120,7 @@ def make_path(
             return Haproxy(name, cores, tls=tls, sides=paths.TLS_SIDES[name])
         case paths.KROXYLICIOUS:
             return Kroxylicious(cores)
-    return headrace_path(name, cores, start_sink, on_progress, tls, python)
+    return headrace_path(name, cores, start_sink, tls, python)
 
 
 def make_peers(given: Sequence[Given], first_port: int) -> dict[str, Peer]:
@@ -197,7 +202,7 @@ def _measure(asked: Asked, cores: Cores, tls: TlsFiles) -> str:
     made = []
     for name in asked.path_names:
         try:
-            made.append(make_path(name, asked.peers, cores, screen.print, tls, asked.python))
+            made.append(make_path(name, asked.peers, cores, tls, asked.python))
         except PathUnavailableError as error:
             screen.print(f"skipping {name}: {error}")
     for path in made:

@@ -94,6 +94,28 @@ class ProcessMeter:
         return [self._process.pid, *(child.pid for child in self._process.children(recursive=True))]
 
 
+class ThreadMeter:
+    """CPU time of one thread of another process."""
+
+    __slots__ = ("_task",)
+
+    def __init__(self, task: Path) -> None:
+        """``task`` is the thread's folder in /proc."""
+        self._task = task
+
+    @property
+    def cpu_s(self) -> float:
+        """CPU seconds so far, user and system, in nanoseconds."""
+        on_cpu_ns, _, _ = (self._task / "schedstat").read_text().split()
+        return int(on_cpu_ns) / 1e9
+
+
+def thread_meters(pid: int, prefix: str) -> list[ThreadMeter]:
+    """Return a meter for each thread of a process whose name begins with ``prefix``."""
+    tasks = Path(f"/proc/{pid}/task").iterdir()
+    return [ThreadMeter(task) for task in tasks if (task / "comm").read_text().startswith(prefix)]
+
+
 def _of_each(pids: list[int], read: Callable[[int], T]) -> list[T]:
     """Return the value of each process; ignore processes that have just ended, except for the first."""
     values = [read(pids[0])]

@@ -83,6 +83,18 @@ class Results:
         middle = _quotient(statistics.median(ours.values()), statistics.median(theirs.values()))
         return Spread(middle=middle, low=rounds.low, high=rounds.high)
 
+    def ratio_of_added(self, work: str, figure: str, path: str, base: str, without: str) -> Spread | None:
+        """Return the ratio of what `path` and `base` add to `without`, with the quartiles of the rounds' ratios."""
+        ours, theirs, none = (self._by_round(work, each, figure) for each in (path, base, without))
+        rounds = [number for number in ours if number in theirs and number in none]
+        if not rounds:
+            return None
+        added = [ours[number] - none[number] for number in rounds]
+        added_by_base = [theirs[number] - none[number] for number in rounds]
+        each = spread([_quotient(mine, other) for mine, other in zip(added, added_by_base, strict=True)])
+        middle = _quotient(statistics.median(added), statistics.median(added_by_base))
+        return Spread(middle=middle, low=each.low, high=each.high)
+
     def difference(self, work: str, figure: str, path: str, base: str) -> Spread | None:
         """Return the median of the differences between `path` and `base` in each round."""
         ours, theirs = self._by_round(work, path, figure), self._by_round(work, base, figure)

@@ -7,14 +7,13 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass, field, replace
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Final, Protocol
 
-from benchmarks.bench.cores import ProcessMeter
+from benchmarks.bench.cores import ProcessMeter, ThreadMeter, thread_meters
 from benchmarks.bench.errors import PathUnavailableError
 from benchmarks.bench.interpreters import THIS, Interpreter
 from benchmarks.bench.tls import TlsFiles, TlsSides, client_context, java_properties
-from testbed.compiled import compiled_copy
-from testbed.errors import TestbedError
 from testbed.kafka.probe import ask
 from testbed.proxy_process import ProxyProcess
 
@@ -28,16 +27,21 @@ if TYPE_CHECKING:
 
 DIRECT, HAPROXY, HAPROXY_SPLICE, KROXYLICIOUS = "direct", "haproxy", "haproxy-splice", "kroxylicious"
 HEADRACE, HEADRACE_QUOTAS, HEADRACE_TRACING = "headrace", "headrace-quotas", "headrace-tracing"
-HEADRACE_COMPILED, HEADRACE_2_WORKERS = "headrace-compiled", "headrace-2-workers"
+HEADRACE_2_WORKERS = "headrace-2-workers"
 HEADRACE_AUTHORIZATION = "headrace-authorization"
+HEADRACE_NATIVE, HEADRACE_NATIVE_2_THREADS = "headrace-native", "headrace-native-2-threads"
+HEADRACE_NATIVE_OBSERVED = "headrace-native-observed"
 HAPROXY_TLS, HAPROXY_TLS_CLIENTS, HAPROXY_TLS_BROKERS = "haproxy-tls", "haproxy-tls-clients", "haproxy-tls-brokers"
 HEADRACE_TLS, HEADRACE_TLS_CLIENTS, HEADRACE_TLS_BROKERS = (
     "headrace-tls",
     "headrace-tls-clients",
     "headrace-tls-brokers",
 )
-HEADRACE_COMPILED_TLS = "headrace-compiled-tls"
+HEADRACE_NATIVE_TLS = "headrace-native-tls"
 
+NATIVE_PATHS: Final = frozenset(
+    {HEADRACE_NATIVE, HEADRACE_NATIVE_2_THREADS, HEADRACE_NATIVE_OBSERVED, HEADRACE_NATIVE_TLS}
+)
 TLS_SIDES: Final = {
     HAPROXY_TLS: TlsSides.BOTH,
     HAPROXY_TLS_CLIENTS: TlsSides.CLIENTS,
@@ -45,7 +49,7 @@ TLS_SIDES: Final = {
     HEADRACE_TLS: TlsSides.BOTH,
     HEADRACE_TLS_CLIENTS: TlsSides.CLIENTS,
     HEADRACE_TLS_BROKERS: TlsSides.BROKERS,
-    HEADRACE_COMPILED_TLS: TlsSides.BOTH,
+    HEADRACE_NATIVE_TLS: TlsSides.BOTH,
 }
 """The paths with TLS. Those of Headrace have all four quotas, as `HEADRACE_QUOTAS`."""
 HAPROXY_OF: Final = {
@@ -92,9 +96,17 @@ resource_type = "cluster"
 AUTHORIZATION_WORKLOADS: Final = frozenset({"produce", "fetch", "small"})
 TWO_WORKERS: Final = "workers = 2\n"
 TWO_WORKERS_WORKLOADS: Final = frozenset({"produce", "fetch", "small", "busy"})
-"""The workloads in the comparison with one worker; the others would add time, but no information."""
+"""The workloads in the comparison with one worker, or thread; the others would add time, but no information."""
+NATIVE: Final = 'data_plane = "native"\n'
+PYTHON: Final = 'data_plane = "python"\n'
+NATIVE_THREADS: Final = "headrace-data-"
+"""The names of the native data plane's threads begin so."""
 TLS_WORKLOADS: Final = frozenset({"produce", "fetch", "small", "handshake", "resume"})
 """The workloads of the paths with TLS; handshakes only if they have it with clients."""
+USAGE: Final = """
+[plugins.options.usage_records]
+folder = "{folder}"
+"""
 TRACING: Final = """
 [plugins.options.tracing]
 enabled = true
@@ -111,8 +123,8 @@ class Front:
     node: tuple[str, int]
     meter: ProcessMeter | None
     """None for the direct path."""
-    workers: Sequence[ProcessMeter] = ()
-    """The single workers, if there are several; `meter` includes them."""
+    workers: Sequence[ProcessMeter | ThreadMeter] = ()
+    """The single workers, or threads of the native data plane, if there are several; `meter` includes them."""
     workloads: frozenset[str] | None = None
     """The names of the supported workloads; None for all."""
     tls: ClientTls | None = None
@@ -210,6 +222,8 @@ class Headrace:
     """See `Front`."""
     otlp_endpoint: Callable[[contextlib.ExitStack], str] | None = None
     """Starts a receiver of traces and returns its URL."""
+    records_usage: bool = False
+    """Whether it writes usage records, to a temporary folder."""
     sides: TlsSides = TlsSides.NONE
     tls: TlsFiles | None = None
     """The certificates, if it uses TLS."""
@@ -221,10 +235,13 @@ class Headrace:
         environment = {**MANY_FROM_ONE_HOST, **self.environment}
         if self.otlp_endpoint is not None:
             environment["OTEL_EXPORTER_OTLP_ENDPOINT"] = self.otlp_endpoint(stack)
+        config = self.config
+        if self.records_usage:
+            config += USAGE.format(folder=stack.enter_context(TemporaryDirectory(prefix="headrace-")))
         proxy = stack.enter_context(
             ProxyProcess(
                 broker.tls_bootstrap_servers if TlsSides.BROKERS in self.sides else broker.bootstrap_servers,
-                config=self.config,
+                config=config,
                 node_ids="0",
                 environment=environment,
                 command_prefix=self.cores.proxy_prefix(),
@@ -234,7 +251,8 @@ class Headrace:
         client = self.tls.client if self.tls is not None and TlsSides.CLIENTS in self.sides else None
         front = serving(self.name, ("127.0.0.1", proxy.port), ProcessMeter(proxy.pid), broker, client)
         workers = [ProcessMeter(pid) for pid in proxy.worker_pids]
-        return replace(front, workers=workers, workloads=self.workloads)
+        threads = thread_meters(proxy.pid, NATIVE_THREADS)
+        return replace(front, workers=threads if len(threads) > 1 else workers, workloads=self.workloads)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -268,36 +286,32 @@ def headrace_path(
     name: str,
     cores: Cores,
     otlp_endpoint: Callable[[contextlib.ExitStack], str],
-    on_progress: Callable[[str], None],
     tls: TlsFiles,
     python: Interpreter = THIS,
 ) -> Headrace:
-    """Return the path of that name; report builds to ``on_progress``. Raises PathUnavailableError if a build fails."""
-    plain = Headrace(name=name, cores=cores, python=python, environment=python.environment())
-    quotas = replace(plain, config=QUOTAS)
+    """Return the path of that name."""
+    plain = Headrace(name=name, cores=cores, python=python, config=PYTHON, environment=python.environment())
+    quotas = replace(plain, config=PYTHON + QUOTAS)
     if name == HEADRACE_QUOTAS:
         return quotas
     if name in TLS_SIDES:
         sides = TLS_SIDES[name]
-        with_tls = replace(
-            quotas, config=tls.headrace_config(sides) + QUOTAS, sides=sides, tls=tls, workloads=TLS_WORKLOADS
-        )
-        if name == HEADRACE_COMPILED_TLS:
-            return replace(with_tls, environment=_compiled(on_progress, python))
+        tls_config = tls.headrace_config(sides) + QUOTAS
+        with_tls = replace(quotas, config=PYTHON + tls_config, sides=sides, tls=tls, workloads=TLS_WORKLOADS)
+        if name == HEADRACE_NATIVE_TLS:
+            return replace(with_tls, config=NATIVE + tls_config)
         return with_tls
-    if name == HEADRACE_COMPILED:
-        return replace(quotas, environment=_compiled(on_progress, python))
     if name == HEADRACE_2_WORKERS:
-        return replace(quotas, config=TWO_WORKERS + QUOTAS, workloads=TWO_WORKERS_WORKLOADS)
+        return replace(quotas, config=TWO_WORKERS + PYTHON + QUOTAS, workloads=TWO_WORKERS_WORKLOADS)
+    if name == HEADRACE_NATIVE:
+        return replace(quotas, config=NATIVE + QUOTAS)
+    if name == HEADRACE_NATIVE_2_THREADS:
+        config = NATIVE + "data_plane_threads = 2\n" + QUOTAS
+        return replace(quotas, config=config, workloads=TWO_WORKERS_WORKLOADS)
+    if name == HEADRACE_NATIVE_OBSERVED:
+        return replace(quotas, config=NATIVE + QUOTAS + TRACING, otlp_endpoint=otlp_endpoint, records_usage=True)
     if name == HEADRACE_AUTHORIZATION:
-        return replace(quotas, config=QUOTAS + AUTHORIZATION, workloads=AUTHORIZATION_WORKLOADS)
+        return replace(quotas, config=PYTHON + QUOTAS + AUTHORIZATION, workloads=AUTHORIZATION_WORKLOADS)
     if name == HEADRACE_TRACING:
-        return replace(quotas, config=QUOTAS + TRACING, otlp_endpoint=otlp_endpoint)
+        return replace(quotas, config=PYTHON + QUOTAS + TRACING, otlp_endpoint=otlp_endpoint)
     return plain
-
-
-def _compiled(on_progress: Callable[[str], None], python: Interpreter) -> dict[str, str]:
-    try:
-        return python.environment(str(compiled_copy(on_progress)))
-    except TestbedError as error:
-        raise PathUnavailableError(str(error)) from error

@@ -20,9 +20,8 @@ from benchmarks.bench.paths import (
     DIRECT,
     HAPROXY,
     HAPROXY_OF,
-    HEADRACE_COMPILED,
-    HEADRACE_COMPILED_TLS,
     KROXYLICIOUS,
+    NATIVE_PATHS,
 )
 from benchmarks.bench.plot import draw
 from benchmarks.bench.targets import Outcome, evaluate
@@ -74,14 +73,14 @@ def _in_words(value: Any) -> str:
 
 
 def targets_table(outcomes: Sequence[Outcome]) -> str:
-    """Return a table with a row for each target, with its outcomes for pure Python and for the compiled modules."""
+    """Return a table with a row for each target, with its outcomes in Python and natively."""
     rows: dict[tuple[str, str], list[str]] = {}
     for each in outcomes:
         row = rows.setdefault((each.what, each.target), [each.what, each.target, *[NOTHING] * 4])
         against = f", against {each.against}" if each.against else ""
-        column = 4 if each.path in (HEADRACE_COMPILED, HEADRACE_COMPILED_TLS) else 2
+        column = 4 if each.path in NATIVE_PATHS else 2
         row[column : column + 2] = [with_quartiles(each.measured, each.unit) + against, each.verdict.value]
-    return table(["Headrace, all four quotas on", "target", "pure Python", "", "compiled", ""], list(rows.values()))
+    return table(["Headrace, all four quotas on", "target", "Python", "", "native", ""], list(rows.values()))
 
 
 def work_table(results: Results, work: Workload) -> str:

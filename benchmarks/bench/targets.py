@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import enum
+import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from benchmarks.bench.figures import (
+    CONNECTION_BYTES,
     CONNECTIONS,
     CPU_S,
     P50_MS,
@@ -24,29 +26,32 @@ from benchmarks.bench.paths import (
     HEADRACE,
     HEADRACE_2_WORKERS,
     HEADRACE_AUTHORIZATION,
-    HEADRACE_COMPILED,
-    HEADRACE_COMPILED_TLS,
+    HEADRACE_NATIVE,
+    HEADRACE_NATIVE_2_THREADS,
+    HEADRACE_NATIVE_OBSERVED,
+    HEADRACE_NATIVE_TLS,
     HEADRACE_QUOTAS,
     HEADRACE_TLS,
     HEADRACE_TRACING,
     KROXYLICIOUS,
+    NATIVE_PATHS,
     TLS_SIDES,
 )
-from benchmarks.bench.workloads import BUSY, FETCH, IDLE, LATENCY, PRODUCE, SMALL
+from benchmarks.bench.workloads import BUSY, FETCH, HANDSHAKE, IDLE, LATENCY, PRODUCE, SMALL
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-PURE, COMPILED = HEADRACE_QUOTAS, HEADRACE_COMPILED
+PURE = HEADRACE_QUOTAS
 OURS: Final = frozenset(
     {
         DIRECT,
         HEADRACE,
         HEADRACE_2_WORKERS,
         HEADRACE_AUTHORIZATION,
-        HEADRACE_COMPILED,
         HEADRACE_QUOTAS,
         HEADRACE_TRACING,
+        *NATIVE_PATHS,
     }
 )
 """The paths that are not other proxies."""
@@ -56,12 +61,27 @@ TLS_LIMITS: Final = {
     SMALL: ("TLS: CPU, one record a request", 2.5),
 }
 """Maximum CPU time with TLS on both sides, as a multiple of HAProxy's with the same cipher."""
-ONE_RECORD: Final = {PURE: 1.5, COMPILED: 1.0}
-"""Maximum CPU time for requests of one record, as a multiple of Kroxylicious'."""
 WORKERS_MORE: Final = 1.1
 LEAST_WORKER_SHARE: Final = 0.4
 """Minimum CPU share of the less busy of two workers. With 1,000 connections that are distributed by a hash, one worker
 has fewer than 450 in one of a thousand runs."""
+CPU_OF: Final = {
+    PRODUCE: "CPU, 64 KiB batches in",
+    FETCH: "CPU, large batches out",
+    SMALL: "CPU, one record a request",
+    BUSY: "CPU, 1,000 busy connections",
+}
+NATIVE_LIMITS: Final = {PRODUCE: 0.95, FETCH: 0.75, SMALL: 1.05}
+"""Maximum CPU time of the native data plane, as a multiple of HAProxy's."""
+NATIVE_TLS_LIMITS: Final = {PRODUCE: 1.15, FETCH: 1.15, SMALL: 1.3, HANDSHAKE: 1.3}
+"""Maximum CPU time of the native data plane with TLS on both sides, as a multiple of HAProxy's."""
+NATIVE_LATENCY: Final = {P50_MS: ("p50", 1.2), P99_MS: ("p99", 1.5)}
+"""Maximum added latency, as a multiple of what HAProxy adds."""
+NATIVE_RATE: Final = 0.97
+THREADS_MORE: Final = 1.05
+LEAST_THREAD_SHARE: Final = 0.45
+OBSERVED_MORE: Final = 1.1
+NATIVE_CONNECTION_BYTES: Final = 6 * 2**10
 RESIDENT_BASE_BYTES: Final = 40 * 2**20
 RESIDENT_CONNECTION_BYTES: Final = 12 * 2**10
 
@@ -90,9 +110,7 @@ class Outcome:
 
 def evaluate(results: Results) -> list[Outcome]:
     """Return an outcome for each target and each path that it applies to."""
-    by_path = [_of_one_path(results, path) for path in (PURE, COMPILED)]
-    both = [each for of_one_target in zip(*by_path, strict=True) for each in of_one_target]
-    return both + _of_two_workers(results) + _with_tls(results)
+    return _of_one_path(results, PURE) + _of_two_workers(results) + _with_tls(results) + _natively(results)
 
 
 def _of_one_path(results: Results, path: str) -> list[Outcome]:
@@ -101,7 +119,7 @@ def _of_one_path(results: Results, path: str) -> list[Outcome]:
         _most_cpu(results, path, "CPU, 64 KiB batches in", PRODUCE, HAPROXY, 1.5),
         _most_cpu(results, path, "CPU, large batches out", FETCH, KROXYLICIOUS, 0.25),
         _most_cpu(results, path, "CPU, large batches out", FETCH, HAPROXY, 0.5),
-        _most_cpu(results, path, "CPU, one record a request", SMALL, KROXYLICIOUS, ONE_RECORD[path]),
+        _most_cpu(results, path, "CPU, one record a request", SMALL, KROXYLICIOUS, 1.5),
         *(
             outcome
             for work, title in ((PRODUCE, "throughput, large batches in"), (FETCH, "throughput, large batches out"))
@@ -116,34 +134,102 @@ def _of_one_path(results: Results, path: str) -> list[Outcome]:
 
 
 def _of_two_workers(results: Results) -> list[Outcome]:
-    workloads = {
-        PRODUCE: "CPU, 64 KiB batches in",
-        FETCH: "CPU, large batches out",
-        SMALL: "CPU, one record a request",
-        BUSY: "CPU, 1,000 busy connections",
-    }
-    share = results.value(BUSY, HEADRACE_2_WORKERS, WORKER_SHARE)
-    spread_over_both = Outcome(
-        path=HEADRACE_2_WORKERS,
-        what="2 workers: CPU share of the less busy one with 1,000 busy connections",
-        target=f"≥ {LEAST_WORKER_SHARE:g}",
-        measured=share,
-        against="",
-        unit="",
-        verdict=_verdict(share, lambda middle: middle >= LEAST_WORKER_SHARE),
-    )
     compared = [
         _most_cpu(results, HEADRACE_2_WORKERS, f"2 workers: {what}", work, PURE, WORKERS_MORE)
-        for work, what in workloads.items()
+        for work, what in CPU_OF.items()
     ]
-    return [*compared, spread_over_both]
+    return [*compared, _share(results, HEADRACE_2_WORKERS, "2 workers", LEAST_WORKER_SHARE)]
+
+
+def _natively(results: Results) -> list[Outcome]:
+    path = HEADRACE_NATIVE
+    return [
+        *(
+            _most_cpu(results, path, f"native: {CPU_OF[work]}", work, HAPROXY, limit)
+            for work, limit in NATIVE_LIMITS.items()
+        ),
+        *(
+            _of(
+                path,
+                f"native: throughput, {what}",
+                f"≥ {NATIVE_RATE:g} x {HAPROXY}",
+                "x",
+                least=NATIVE_RATE,
+                measured=results.ratio(work, RATE, path, HAPROXY),
+            )
+            for work, what in ((PRODUCE, "large batches in"), (FETCH, "large batches out"))
+        ),
+        *(
+            _of(
+                path,
+                f"native: added latency, {what}",
+                f"≤ {limit:g} x what {HAPROXY} adds",
+                "x",
+                most=limit,
+                measured=results.ratio_of_added(LATENCY, figure, path, HAPROXY, DIRECT),
+            )
+            for figure, (what, limit) in NATIVE_LATENCY.items()
+        ),
+        _of(
+            path,
+            "native: bytes of an idle connection",
+            f"≤ {NATIVE_CONNECTION_BYTES:,}",
+            "",
+            most=NATIVE_CONNECTION_BYTES,
+            measured=results.value(IDLE, path, CONNECTION_BYTES),
+        ),
+        *(
+            _most_cpu(results, HEADRACE_NATIVE_2_THREADS, f"native, 2 threads: {what}", work, path, THREADS_MORE)
+            for work, what in CPU_OF.items()
+        ),
+        _share(results, HEADRACE_NATIVE_2_THREADS, "native, 2 threads", LEAST_THREAD_SHARE),
+        *(
+            _most_cpu(
+                results,
+                HEADRACE_NATIVE_OBSERVED,
+                f"native, usage and 1 % traced: {CPU_OF[work]}",
+                work,
+                path,
+                OBSERVED_MORE,
+            )
+            for work in NATIVE_LIMITS
+        ),
+        *(
+            _most_cpu(
+                results,
+                HEADRACE_NATIVE_TLS,
+                f"native, TLS: {CPU_OF.get(work, 'CPU, handshakes')}",
+                work,
+                HAPROXY_TLS,
+                limit,
+            )
+            for work, limit in NATIVE_TLS_LIMITS.items()
+        ),
+    ]
+
+
+def _share(results: Results, path: str, of: str, least: float) -> Outcome:
+    what = f"{of}: CPU share of the less busy one with 1,000 busy connections"
+    return _of(path, what, f"≥ {least:g}", "", least=least, measured=results.value(BUSY, path, WORKER_SHARE))
+
+
+def _of(
+    path: str,
+    what: str,
+    target: str,
+    unit: str,
+    *,
+    measured: Spread | None,
+    least: float = -math.inf,
+    most: float = math.inf,
+) -> Outcome:
+    verdict = _verdict(measured, lambda middle: least <= middle <= most)
+    return Outcome(path=path, what=what, target=target, measured=measured, against="", unit=unit, verdict=verdict)
 
 
 def _with_tls(results: Results) -> list[Outcome]:
     return [
-        _most_cpu(results, path, what, work, HAPROXY_TLS, limit)
-        for work, (what, limit) in TLS_LIMITS.items()
-        for path in (HEADRACE_TLS, HEADRACE_COMPILED_TLS)
+        _most_cpu(results, HEADRACE_TLS, what, work, HAPROXY_TLS, limit) for work, (what, limit) in TLS_LIMITS.items()
     ]
 
 
@@ -160,28 +246,12 @@ def _verdict(measured: Spread | None, holds: Callable[[float], bool]) -> Verdict
 
 def _most_cpu(results: Results, path: str, what: str, work: str, base: str, limit: float) -> Outcome:
     measured = results.ratio(work, CPU_S, path, base)
-    return Outcome(
-        path=path,
-        what=what,
-        target=f"≤ {limit:g} x {base}",
-        measured=measured,
-        against="",
-        unit="x",
-        verdict=_verdict(measured, lambda middle: middle <= limit),
-    )
+    return _of(path, what, f"≤ {limit:g} x {base}", "x", most=limit, measured=measured)
 
 
 def _throughput(results: Results, path: str, what: str, work: str) -> Outcome:
     measured = results.ratio(work, RATE, path, DIRECT)
-    return Outcome(
-        path=path,
-        what=what,
-        target="≥ 0.95 x direct",
-        measured=measured,
-        against="",
-        unit="x",
-        verdict=_verdict(measured, lambda middle: middle >= 0.95),
-    )
+    return _of(path, what, "≥ 0.95 x direct", "x", least=0.95, measured=measured)
 
 
 def _never_below_a_peer(results: Results, path: str, what: str, work: str) -> Outcome:
@@ -200,15 +270,7 @@ def _never_below_a_peer(results: Results, path: str, what: str, work: str) -> Ou
 
 def _added(results: Results, path: str, what: str, figure: str, limit_ms: float) -> Outcome:
     measured = results.difference(LATENCY, figure, path, DIRECT)
-    return Outcome(
-        path=path,
-        what=what,
-        target=f"≤ {limit_ms:g} ms over direct",
-        measured=measured,
-        against="",
-        unit="ms",
-        verdict=_verdict(measured, lambda middle: middle <= limit_ms),
-    )
+    return _of(path, what, f"≤ {limit_ms:g} ms over direct", "ms", most=limit_ms, measured=measured)
 
 
 def _below_every_peer(results: Results, path: str, what: str, figure: str) -> Outcome:

@@ -1,6 +1,7 @@
 """Tables of the configuration file, a module for each. `headrace.config.schema` combines them with its own.
 
 admin            the `[admin]` table, and the address of the admin server
+broker_hosts     the pattern of brokers' host names
 client_quotas    the `[client_quotas]` table
 limits           the `[limits]` table
 listeners        the `[listen]`, `[listeners.NAME]` and `[upstream]` tables

@@ -16,13 +16,13 @@ from headrace.config.tables.tls import AdminTls
 from headrace.config.values import (
     HOST_PATTERN,
     HOST_PORT_PATTERN,
-    HostPort,
     duration,
     is_loopback_host,
     parse_host,
     parse_host_port,
 )
 from headrace.quota_callbacks.options import Parsed, list_of, text, whole
+from headrace.quota_callbacks.requests import Address
 
 UNIX: Final = "unix:"
 LONGEST_PATH_BYTES: Final = 107
@@ -39,7 +39,7 @@ class UnixPath:
         return f"{UNIX}{self.path}"
 
 
-AdminAddress: TypeAlias = HostPort | UnixPath
+AdminAddress: TypeAlias = Address | UnixPath
 
 
 def parse_admin_address(given: str) -> AdminAddress:

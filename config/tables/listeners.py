@@ -9,26 +9,23 @@ from typing import Annotated, Any, Final
 from pydantic import BeforeValidator, Field
 
 from headrace.config.keys import Key, Section
+from headrace.config.tables.broker_hosts import NODE_ID, split_pattern
 from headrace.config.tables.sasl import ListenSasl, OwnerLookup, UpstreamSasl
 from headrace.config.tables.tls import ListenTls, UpstreamTls
 from headrace.config.values import (
-    HostPort,
     Network,
     NodeIds,
     duration,
     host_port,
     id_ranges,
     network,
-    parse_host,
     parse_node_ids,
     reachable_host,
 )
 from headrace.quota_callbacks.options import TRUE_OR_FALSE, Fault, Parsed, list_of, misfits, whole
+from headrace.quota_callbacks.requests import Address
 
 DEFAULT_NODE_IDS: Final = parse_node_ids("0-31")
-
-NODE_ID: Final = "$(node_id)"
-"""What stands for the id of a broker in ``listen.broker_host``."""
 
 
 def name_of_brokers() -> Parsed:
@@ -37,17 +34,13 @@ def name_of_brokers() -> Parsed:
     def parse(raw: object) -> str:
         if not isinstance(raw, str):
             raise ValueError  # noqa: TRY004  reported like every invalid value
-        if raw.count(NODE_ID) != 1:
-            raise ValueError(f"{NODE_ID} must be in it exactly once")
-        longest = parse_host(raw.replace(NODE_ID, "2147483647"))
-        if not re.search("[A-Za-z]", longest.rpartition(".")[2]):
-            raise ValueError("not a host name")
-        return raw.rstrip(".")
+        split_pattern(raw)
+        return raw.removesuffix(".")
 
     return Parsed(
         f'a host name with {NODE_ID}, such as "broker-{NODE_ID}.kafka.example.com"',
         parse,
-        {"type": "string", "pattern": r"^[A-Za-z0-9_.-]*\$\(node_id\)[A-Za-z0-9_.-]*$"},
+        {"type": "string", "pattern": r"^[A-Za-z0-9.-]*\$\(node_id\)[A-Za-z0-9.-]*$"},
     )
 
 
@@ -55,7 +48,7 @@ class Upstream(Section):
     """The Kafka cluster behind the proxy."""
 
     bootstrap_servers: Annotated[
-        tuple[Annotated[HostPort, host_port(wildcard=False)], ...],
+        tuple[Annotated[Address, host_port(wildcard=False)], ...],
         list_of('a list of one or more host:port, such as ["kafka-1:9092"]', shortest=1),
         Key("Bootstrap brokers of the cluster, as host:port; IPv6 addresses in brackets.", flag="--bootstrap-servers"),
     ]
@@ -88,7 +81,7 @@ class Listen(Section):
     """The addresses that clients connect to. Broker n is at the bootstrap port + 1 + n, on every proxy."""
 
     address: Annotated[
-        HostPort,
+        Address,
         host_port(wildcard=True),
         Key("The bootstrap address, host:port; broker n is at this port + 1 + n.", restart=True, flag="--listen"),
     ]
@@ -148,9 +141,9 @@ class Listen(Section):
     sasl: ListenSasl = Field(default_factory=ListenSasl)
 
     @property
-    def advertised(self) -> HostPort:
+    def advertised(self) -> Address:
         """The bootstrap address that is advertised to clients."""
-        return HostPort(host=self.advertised_host or self.address.host, port=self.advertised_port or self.address.port)
+        return Address(host=self.advertised_host or self.address.host, port=self.advertised_port or self.address.port)
 
 
 class FurtherListener(Listen):

@@ -175,3 +175,12 @@ class UpstreamTls(_Tls):
             restart=True,
         ),
     ] = None
+    kernel: Annotated[
+        bool,
+        TRUE_OR_FALSE,
+        Key(
+            'Whether the kernel encrypts and decrypts (Linux, kTLS), if it and OpenSSL can. The line "headrace ready" '
+            "and the log state whether they do.",
+            restart=True,
+        ),
+    ] = False

@@ -61,6 +61,12 @@ class TeamQuotas:
         self._members = Members(teams)
 
     def _change_teams(self, teams: Mapping[str, Team]) -> None:
+        removed = self._teams - teams.keys()
+        for key, name in self._quotas:  # those that the same reload removes are removed after this
+            if name in removed:
+                log.warning(
+                    "a quota applies to no client: its team is removed; remove the quota, too", team=name, key=key
+                )
         self._set_teams(teams)
         if self._buckets is not None:
             self._buckets.quotas_changed()

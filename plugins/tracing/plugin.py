@@ -1,8 +1,8 @@
 """The hook implementations: sample completed requests on the event loop, and start and stop the export thread.
 
-A completed request costs one random number and a few comparisons; a sampled one also a record and an append (measured
-in docs/tracing.md). While tracing is disabled, this plugin receives no requests, no thread runs, and the SDK is not
-imported.
+The proxy draws the sample, and calls this plugin for it and for what is not ordinary; each such call costs a record and
+an append (measured in docs/tracing.md). While tracing is disabled, this plugin receives no requests, no thread runs,
+and the SDK is not imported.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from headrace.quota_callbacks.hookspecs import HOOK_VERSION, Metric, PluginConte
 from headrace.quota_callbacks.requests import Interest
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
 
     from headrace.plugins.tracing.export_thread import ExportThread
     from headrace.quota_callbacks.requests import ClusterMetadata, Request
@@ -29,7 +29,8 @@ if TYPE_CHECKING:
 log = structlog.get_logger("headrace.tracing")
 
 _RANDOM_BITS: Final = 64
-"""The lower 64 of a trace id's 128 bits decide about sampling, as in the SDK's ``TraceIdRatioBased``."""
+"""The lower 64 of a trace id's 128 bits decide about sampling in the SDK's ``TraceIdRatioBased``; those of the sample
+are below its bound."""
 
 
 _EVERY_API: Final = range(256)
@@ -44,6 +45,8 @@ class Tracing:
     def __init__(self, seed: int | None = None) -> None:
         self._getrandbits = random.Random(seed).getrandbits  # noqa: S311 -- trace ids are no secrets
         self._bound = 0
+        self._ratio: float | None = None
+        self._now_s: Callable[[], float] = lambda: 0.0
         self._queue = RecordQueue(1, 1)
         self._thread: ExportThread | None = None
 
@@ -54,12 +57,14 @@ class Tracing:
         options.log_to(log, "tracing stays off")
         if options.enabled:
             require("tracing", "tracing", OPENTELEMETRY)
+        self._now_s = context.now_s
         if options.enabled and not context.dry:
             self._start(options, context.worker)
 
     def _start(self, options: TracingOptions, worker: int | None) -> None:
         from headrace.plugins.tracing.export_thread import ExportThread  # imports the SDK
 
+        self._ratio = options.sample_ratio
         self._bound = round(options.sample_ratio * 2**_RANDOM_BITS)
         self._queue = RecordQueue(options.queue_size, wake_at=options.batch_spans // 2)
         self._thread = ExportThread(self._queue, options, worker=worker)
@@ -72,21 +77,21 @@ class Tracing:
         return () if self._thread is None else tuple(Interest(api_key=key) for key in _EVERY_API)
 
     @hookimpl
+    def request_sample_ratio(self) -> float | None:
+        """Return the ratio of the options; ``None`` while tracing is disabled."""
+        return self._ratio
+
+    @hookimpl
     def request_completed(self, request: Request) -> None:
-        """Queue a record of ``request`` if it is sampled, throttled, refused or failed. Does not block or call the
+        """Queue a record of ``request``, which is sampled, throttled, refused or failed. Does not block or call the
         SDK."""
-        low_bits = self._getrandbits(_RANDOM_BITS)
-        if low_bits >= self._bound and not (
-            request.throttle_ms
-            or request.error is not None
-            or request.refused_code
-            or request.broker_throttle_ms
-            or request.reason is not None
-        ):
-            return
         queue = self._queue
         if queue.has_room():
-            queue.put(record_of(request, self._getrandbits(_RANDOM_BITS) << _RANDOM_BITS | low_bits))
+            low_bits = self._getrandbits(_RANDOM_BITS)
+            if request.is_ordinary:
+                low_bits = low_bits * self._bound >> _RANDOM_BITS
+            trace_id = self._getrandbits(_RANDOM_BITS) << _RANDOM_BITS | low_bits
+            queue.put(record_of(request, trace_id, self._now_s()))
 
     @hookimpl
     def update_cluster_metadata(self, cluster: ClusterMetadata) -> bool:

@@ -64,13 +64,15 @@ class TraceRecord(NamedTuple):
         return 1 + (self.forwarded_s is not None) + (self.throttle_ms > 0)
 
 
-def record_of(request: Request, trace_id: int) -> TraceRecord:
-    """Return the record of ``request``, which has just been completed."""
+def record_of(request: Request, trace_id: int, now_s: float = 0.0) -> TraceRecord:
+    """Return the record of ``request``, which has just been completed, or some time before ``now_s``, if that is
+    later."""
     connection, reason, error, body = request.connection, request.reason, request.error, request.body
     completed_s = request.completed_s
+    late_s = 0.0 if completed_s is None else max(0.0, now_s - completed_s)
     return TraceRecord(
         trace_id,
-        time_ns(),
+        time_ns() - round(late_s * 1e9),
         request.received_s if completed_s is None else completed_s,
         request.received_s,
         request.forwarded_s,

@@ -72,8 +72,6 @@ class FileSink:
         self._half_written = False
         self._last = -1
         self._scan_folder = True
-        self.recovered = 0
-        """Number of dead writers' files that were completed."""
         self.removed = 0
         """Number of completed files that this process has removed because of ``keep_bytes``."""
         self._complete_abandoned_files()
@@ -161,7 +159,6 @@ class FileSink:
     def _complete_abandoned_files(self) -> None:
         files = sum(1 for _ in self._recover())
         if files:
-            self.recovered += files
             log.info("usage files of dead writers were completed", files=files)
 
     def _recover(self) -> Iterator[Path]:

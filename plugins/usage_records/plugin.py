@@ -1,11 +1,12 @@
-"""The hook implementations: add up completed requests on the event loop, and start and stop the writer thread.
+"""The hook implementations: add up sums of completed requests on the event loop, and start and stop the writer thread.
 
-A completed request costs a look-up and some additions (measured in docs/usage-records.md). While usage records are
-disabled, this plugin receives no requests and no thread runs.
+The sums of a connection and API cost a look-up and some additions, as does a request that is reported by itself
+(measured in docs/usage-records.md). While usage records are disabled, this plugin receives nothing and no thread runs.
 """
 
 from __future__ import annotations
 
+from operator import attrgetter
 from time import time_ns
 from typing import TYPE_CHECKING, Final
 
@@ -22,14 +23,21 @@ from headrace.quota_callbacks.options import Fault, OptionsError, read_options
 from headrace.quota_callbacks.requests import Interest
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Iterable, Sequence
 
     from headrace.plugins.usage_records.writer_thread import Sink
+    from headrace.quota_callbacks.request_sums import RequestSums
     from headrace.quota_callbacks.requests import ClusterMetadata, Connection, Request
 
 log = structlog.get_logger("headrace.usage_records")
 
 PRODUCE: Final = ApiKey.PRODUCE.value
+_MUTATIONS: Final = frozenset(
+    {
+        *(ApiKey.CREATE_TOPICS.value, ApiKey.DELETE_TOPICS.value, ApiKey.CREATE_PARTITIONS.value),
+        ApiKey.METADATA.value,  # it may create topics
+    }
+)
 _EVERY_API: Final = range(256)
 """API keys, including those of future APIs; the highest in Kafka 4.4 is 94."""
 
@@ -44,8 +52,6 @@ class UsageRecords:
         self._encoder: Encoder | None = None
         self._thread: WriterThread | None = None
         self._topics = False
-        self._now_ms: Callable[[], int]
-        self._offset_s = 0.0
 
     @hookimpl
     def configure(self, context: PluginContext) -> None:
@@ -60,31 +66,27 @@ class UsageRecords:
         self._encoder = Encoder(instance)
         self._seconds = Seconds(options.max_rows, context.request_time_ms)
         self._topics = options.topics
-        self._now_ms = context.now_ms
         self._thread = WriterThread(
             self._seconds,
             sink,
             self._encoder,
-            present_second=self._present_second,
+            present_second=present_second,
+            deliver_completed=context.deliver_completed,
             run_on_loop=context.run_on_loop,
         )
         self._thread.start()
         log.info("usage is recorded", to=options.folder or f"topic {options.topic}", instance=instance)
 
-    def _present_second(self) -> int:
-        """Return the wall clock's second, and update the offset to the proxy's clock, to follow clock adjustments."""
-        now_s = time_ns() / 1e9
-        self._offset_s = now_s - self._now_ms() / 1000
-        return int(now_s)
-
     @hookimpl
     def request_interest(self) -> tuple[Interest, ...]:
-        """Return an interest in the completion of every request, and in received Produce requests if topics are
-        recorded; none while disabled."""
+        """Return an interest in sums of all APIs, in each completed request that has mutations, and in received and
+        completed Produce requests if topics are recorded; none while disabled."""
         if self._thread is None:
             return ()
+        produced = {PRODUCE} if self._topics else set()
         return tuple(
-            Interest(api_key=api_key, end_only=not (self._topics and api_key == PRODUCE)) for api_key in _EVERY_API
+            Interest(api_key=key, end_only=key not in produced, each_completed=key in produced | _MUTATIONS)
+            for key in _EVERY_API
         )
 
     @hookimpl
@@ -100,18 +102,20 @@ class UsageRecords:
 
     @hookimpl
     def request_completed(self, request: Request) -> None:
-        """Add ``request`` to the sums of the second in which it was completed."""
+        """Add ``request``, which was completed just now, to the sums of this second."""
         seconds = self._seconds
         if seconds is None:
             return
-        if not self._offset_s:
-            self._present_second()
-        completed_s = request.completed_s
-        if completed_s is None:
-            completed_s = self._now_ms() / 1000
-        seconds.add(request, int(completed_s + self._offset_s))
+        seconds.add(request, present_second())
         if self._topics and request.batches:
             seconds.add_topics(request.connection.user, request.client_id, request.api_key, request.batches)
+
+    @hookimpl
+    def requests_completed(self, batch: Sequence[RequestSums]) -> None:
+        """Add the sums to those of their seconds."""
+        if self._seconds is not None:
+            for sums in sorted(batch, key=attrgetter("second")):
+                self._seconds.add_sums(sums)
 
     @hookimpl
     def update_cluster_metadata(self, cluster: ClusterMetadata) -> bool:
@@ -139,6 +143,11 @@ class UsageRecords:
         """Write the remaining records, within a few seconds."""
         if self._thread is not None:
             self._thread.close()
+
+
+def present_second() -> int:
+    """Return the wall clock's second."""
+    return time_ns() // 1_000_000_000
 
 
 def instance_name(name: str, worker: int | None, started_ns: int) -> str:

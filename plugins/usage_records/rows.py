@@ -1,8 +1,9 @@
 """The sums of one second, by user, client id, API and topic. Used on the event loop; bounded.
 
-A completed request costs one look-up and some additions. Requests beyond the maximum number of rows in a second are
-summed by API only: totals stay exact, and only the user and client id are missing. When the writer does not keep up,
-the second that has just ended is dropped, and its rows are counted as lost.
+The sums of a connection and API, and a request that is reported by itself, cost one look-up and some additions.
+Requests beyond the maximum number of rows in a second are summed by API only: totals stay exact, and only the user and
+client id are missing. When the writer does not keep up, the second that has just ended is dropped, and its rows are
+counted as lost.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from headrace.quota_callbacks.entities import bounded_name
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from headrace.quota_callbacks.request_sums import RequestSums
     from headrace.quota_callbacks.requests import RecordBatch, Request
 
 RowName: TypeAlias = tuple[str | None, str | None, int, str | None]
@@ -105,7 +107,7 @@ class Seconds:
         if second != self.second:
             self.turn(second)
         user, client_id, api_key = request.connection.user, request.client_id, request.api_key
-        row = self._row((user, client_id, api_key, None))
+        row = self._row(self.rows, (user, client_id, api_key, None), 1)
         row.requests += 1
         row.request_bytes += request.request_bytes
         row.response_bytes += request.response_bytes
@@ -121,6 +123,26 @@ class Seconds:
             row.producer_ids += request.new_producer_ids
         if request.reason is not None:
             _limited(row, request, request.reason.quota)
+
+    def add_sums(self, sums: RequestSums) -> None:
+        """Add sums; those of a second that was taken already count for the present one."""
+        if sums.second > self.second:
+            self.turn(sums.second)
+        rows = self.rows
+        for second, finished in reversed(self.finished):
+            if second == sums.second < self.second:
+                rows = finished
+                break
+        before = len(rows)
+        row = self._row(rows, (sums.user, sums.client_id, sums.api_key, None), sums.requests)
+        if rows is not self.rows:
+            self.waiting_rows += len(rows) - before
+        row.requests += sums.requests
+        row.request_bytes += sums.request_bytes
+        row.response_bytes += sums.response_bytes
+        row.broker_s += sums.broker_s
+        row.thread_ns += sums.thread_ns
+        row.producer_ids += sums.new_producer_ids
 
     def add_topics(self, user: str, client_id: str, api_key: int, batches: Sequence[RecordBatch]) -> None:
         """Move the bytes of ``batches`` from the sender's row without a topic to the rows of their topics.
@@ -171,18 +193,18 @@ class Seconds:
         own_ns, connection.thread_ns = connection.thread_ns, 0
         return 0 if is_exempt(request) else round((self._request_time_ms(request) or 0.0) * 1e6) + own_ns
 
-    def _row(self, name: RowName) -> Row:
-        row = self.rows.get(name)
-        return self._new_row(name) if row is None else row
-
-    def _new_row(self, name: RowName) -> Row:
-        if len(self.rows) >= self.max_rows:
-            self.unattributed += 1
+    def _row(self, rows: Rows, name: RowName, requests: int) -> Row:
+        """Return the row for so many requests."""
+        row = rows.get(name)
+        if row is not None:
+            return row
+        if len(rows) >= self.max_rows:
+            self.unattributed += requests
             name = (None, None, name[2], None)
-            row = self.rows.get(name)
+            row = rows.get(name)
             if row is not None:
                 return row
-        row = self.rows[name] = Row()
+        row = rows[name] = Row()
         return row
 
 

@@ -72,9 +72,11 @@ class WriterThread:
         encoder: Encoder,
         *,
         present_second: Callable[[], int],
+        deliver_completed: Callable[[], Awaitable[None]],
         run_on_loop: Callable[[Callable[[], Awaitable[None]]], None],
     ) -> None:
-        """``present_second`` returns the wall clock's second; it is called on the event loop."""
+        """``present_second`` returns the wall clock's second; ``deliver_completed`` has all that was completed until
+        now added to ``seconds``. Both are called on the event loop."""
         self.written = 0
         """Number of records that the sink accepted."""
         self.lost = 0
@@ -83,6 +85,7 @@ class WriterThread:
         self._sink = sink
         self._encoder = encoder
         self._present_second = present_second
+        self._deliver_completed = deliver_completed
         self._run_on_loop = run_on_loop
         self._taken: list[tuple[int, Rows]] = []
         self._pending_losses = PendingLosses()
@@ -126,6 +129,7 @@ class WriterThread:
 
     async def _take_and_note(self) -> None:
         """Take the finished seconds; runs on the event loop."""
+        await self._deliver_completed()
         self._note(self._seconds.take(self._present_second()))
 
     def _note(self, taken: tuple[list[tuple[int, Rows]], Losses | None]) -> None:

@@ -28,10 +28,11 @@ import structlog
 import trio
 
 from headrace.config.tables.admin import UnixPath
-from headrace.config.values import HostPort, is_loopback_host
+from headrace.config.values import is_loopback_host, is_wildcard_host
 from headrace.proxy.admin.http import refused
 from headrace.proxy.repeated_lines import RepeatedLines
 from headrace.quota_callbacks.files import read_ordinary_file
+from headrace.quota_callbacks.requests import Address
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -109,9 +110,9 @@ class Access:
         listen = settings.listen
         if is_loopback_host(host) or host in settings.allowed_hosts:
             return True
-        if not isinstance(listen, HostPort):
+        if not isinstance(listen, Address):
             return False
-        if listen.is_wildcard:  # any address of this machine; a name that was rebound is not an address
+        if is_wildcard_host(listen.host):  # any address of this machine; a name that was rebound is not an address
             with suppress(ValueError):
                 ipaddress.ip_address(host)
                 return True

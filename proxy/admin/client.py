@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn
 from urllib.parse import urlencode
 
 from headrace.config.tables.admin import AdminAddress, UnixPath, parse_admin_address
+from headrace.config.values import is_wildcard_host
 from headrace.proxy.admin.escaping import printable
 
 if TYPE_CHECKING:
@@ -140,7 +141,7 @@ class AdminClient:
         if isinstance(address, UnixPath):
             return _UnixConnection(address.path)
         host = address.host
-        if address.is_wildcard:  # as in admin.listen, where it stands for all addresses of this machine
+        if is_wildcard_host(host):  # as in admin.listen, where it stands for all addresses of this machine
             host = "::1" if ":" in host else "127.0.0.1"
         if self.tls is None:
             return http.client.HTTPConnection(host, address.port, timeout=TIMEOUT_S)

@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from headrace.config.tables.admin import UnixPath
-from headrace.config.values import HostPort
 from headrace.proxy.errors import StartupError
 from headrace.proxy.network.listening_sockets import advice_for_bind
+from headrace.quota_callbacks.requests import Address
 
 if TYPE_CHECKING:
     from headrace.config.tables.admin import AdminAddress
@@ -49,7 +49,7 @@ def bind_admin(address: AdminAddress) -> AdminSocket:
     return _bind_unix(address) if isinstance(address, UnixPath) else _bind_port(address)
 
 
-def _bind_port(address: HostPort) -> AdminSocket:
+def _bind_port(address: Address) -> AdminSocket:
     try:
         family, kind, protocol, _, target = socket.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM)[0]
         sock = socket.socket(family, kind, protocol)
@@ -64,7 +64,7 @@ def _bind_port(address: HostPort) -> AdminSocket:
         reason = (error.strerror or str(error)).lower()
         advice = advice_for_bind(error, address.port, "admin.listen") or "change admin.listen"
         raise StartupError(f"cannot listen on {address} for the admin server: {reason}; {advice}") from error
-    return AdminSocket(sock=sock, address=HostPort(host=address.host, port=sock.getsockname()[1]))
+    return AdminSocket(sock=sock, address=Address(host=address.host, port=sock.getsockname()[1]))
 
 
 def _bind_unix(address: UnixPath) -> AdminSocket:

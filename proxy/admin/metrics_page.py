@@ -51,6 +51,7 @@ class MetricsPage:
         async with self._one_at_a_time:
             with collector_off():
                 hooks = self._shared.hooks
+                await self._shared.deliver_completed()
                 await hooks.prepare_metrics()
                 plugins = list(hooks.collect_metrics())
                 ours = [
@@ -95,7 +96,7 @@ class MetricsPage:
 
     def _connection_metrics(self) -> Iterator[Metric]:
         counters, now_s = self._shared.counters, trio.current_time()
-        in_flight = sum(len(connection.in_flight) for connection in self._connections)
+        in_flight = sum(connection.requests_in_flight for connection in self._connections)
         muted = sum(connection.mute.until_s > now_s for connection in self._connections)
         yield _gauge("connections", "Number of open client connections.", counters.connections)
         yield _gauge(
@@ -111,6 +112,15 @@ class MetricsPage:
         yield _gauge(
             "requests_in_flight", "Number of requests whose response has not been sent to the client yet.", in_flight
         )
+        data_plane = self._shared.data_plane
+        if data_plane is not None:
+            yield _gauge("native_connections", "Number of connections that are relayed natively now.", len(data_plane))
+            yield _labelled(
+                "native_returns",
+                "Total number of connections that returned from the native data plane, by reason.",
+                "reason",
+                data_plane.returns,
+            )
         yield _counter(
             "connections_accepted", "Total number of accepted client connections.", counters.connections_accepted
         )
@@ -142,8 +152,7 @@ class MetricsPage:
             "fault",
             counters.errors,
         )
-        requests = {API_NAMES.get(key, str(key)): count for key, count in counters.requests.items()}
-        yield _labelled("requests", "Total number of requests read from clients, by API.", "api", requests)
+        yield _by_api("requests", "Total number of requests read from clients, by API.", counters.requests)
 
     def _tls_metrics(self, admin: AdminCounters | None) -> Iterator[Metric]:
         counters = self._shared.counters
@@ -171,11 +180,18 @@ class MetricsPage:
             ("upstream", "in"): counters.bytes_from_upstream,
             ("upstream", "out"): counters.bytes_to_upstream,
         }
+        bytes_spliced, hints_hidden = counters.bytes_spliced, counters.hints_hidden
         for connection in self._connections:
             for side, sock in (("client", connection.client), ("upstream", connection.upstream)):
                 if sock is not None:
                     totals[side, "in"] += sock.bytes_received
                     totals[side, "out"] += sock.bytes_sent
+            if connection.native is not None:
+                *moved, spliced = connection.native.bytes_moved
+                bytes_spliced += spliced
+                hints_hidden += connection.native.hints_hidden
+                for key, count in zip(totals, moved, strict=True):
+                    totals[key] += count
         metric = CounterMetricFamily(
             "headrace_bytes",
             "Total number of bytes read (in) and written (out), by side.",
@@ -187,12 +203,12 @@ class MetricsPage:
         yield _counter(
             "spliced_bytes",
             "Total number of forwarded bytes that the kernel spliced, without copying them to user space.",
-            counters.bytes_spliced,
+            bytes_spliced,
         )
         yield _counter(
             "leader_hints_hidden",
             "Total number of Fetch responses in which the proxy invalidated the hint to the current leader.",
-            counters.hints_hidden,
+            hints_hidden,
         )
 
     def _quota_metrics(self) -> Iterator[Metric]:
@@ -201,6 +217,8 @@ class MetricsPage:
         yield _labelled("throttled_requests", text, "quota", counters.throttled)
         yield _counter("throttle_time_seconds", "Sum of all throttle times in seconds.", counters.throttled_ms / 1000)
         yield _counter("refused_requests", "Total number of requests that a quota refused.", counters.refused)
+        text = "Total number of requests that were authorized and of which nothing was denied, by API."
+        yield _by_api("authorization_allowed", text, counters.allowed)
         metric = CounterMetricFamily(
             "headrace_authorization_denied",
             "Total number of requests of which something was denied, by operation, type of resource and API.",
@@ -331,6 +349,10 @@ def _gauge(name: str, text: str, value: float) -> Metric:
 
 def _counter(name: str, text: str, value: float) -> Metric:
     return CounterMetricFamily(f"headrace_{name}", text, value=value)
+
+
+def _by_api(name: str, text: str, counts: Mapping[int, int]) -> Metric:
+    return _labelled(name, text, "api", {API_NAMES.get(key, str(key)): count for key, count in counts.items()})
 
 
 def _labelled(name: str, text: str, label: str, values: Mapping[str, float]) -> Metric:

@@ -18,9 +18,10 @@ from headrace.proxy.errors import ClientFault, ClientGone, StartupError
 from headrace.proxy.network.sockets import PlainSocket
 from headrace.proxy.network.tls.contexts import server_context
 from headrace.proxy.network.tls.files import TlsFileError
-from headrace.proxy.network.tls.principals import NoPrincipal, distinguished_name
+from headrace.proxy.network.tls.hello_socket import NotTls
 from headrace.proxy.network.tls.renewal import CERTIFICATES_S, renew
-from headrace.proxy.network.tls.tls_socket import NotTls, TlsSocket
+from headrace.proxy.network.tls.subjects.principals import NoPrincipal, distinguished_name
+from headrace.proxy.network.tls.tls_socket import TlsSocket
 from headrace.proxy.wire.other_protocols import HTTP, other_protocol
 
 if TYPE_CHECKING:

@@ -4,6 +4,7 @@ client_connection      the sockets of a connection and the nursery of its two re
 request_relay          client to broker: scanning, calling callbacks
 request_forwarding     client to broker: writing what was read to the broker
 reply_relay            broker to client: matching replies, calling callbacks, editing, sending
+native                 giving the connection to the native data plane, and continuing it when it returns
 relay                  the base class of both relays: reading into the shared buffer, splicing
 whole_requests         requests that are read in full: authentication, mutations, refused ones
 client_quota_requests  answering DescribeClientQuotas and AlterClientQuotas

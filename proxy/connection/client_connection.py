@@ -13,6 +13,7 @@ import structlog
 import trio
 
 from headrace.proxy.connection.enforcement import abandon
+from headrace.proxy.connection.native.relay import NativeRelay
 from headrace.proxy.connection.opening.transport import open_connection
 from headrace.proxy.connection.opening.user_admission import UserOverLimit, delay_refused
 from headrace.proxy.connection.reply_relay import ReplyRelay
@@ -88,7 +89,10 @@ class ClientConnection:
         state.shared.counters.upstream_connections += 1
         if self._nursery is None:
             raise AssertionError("a connection dialled a broker before serve() was called")
-        self._nursery.start_soon(self._relay_replies, ReplyRelay(state, upstream))
+        replies = ReplyRelay(state, upstream)
+        if state.shared.data_plane is not None:
+            state.native = self._requests.native = NativeRelay(state, self._requests, replies)
+        self._nursery.start_soon(self._relay_replies, replies)
         return upstream
 
     async def _relay_replies(self, replies: ReplyRelay) -> None:
@@ -130,6 +134,7 @@ class ClientConnection:
     def _drop_upstream(self) -> None:
         """Close the upstream connection only, so that the client stays muted although the broker has closed."""
         state = self.state
+        state.native = self._requests.native = None
         if state.upstream is not None:
             self._count_bytes(state.upstream, upstream=True)
             state.upstream.close()
@@ -191,6 +196,8 @@ class ClientConnection:
 
     def _close(self) -> None:
         state = self.state
+        if state.native is not None:
+            state.native.take_back()
         self._count_bytes(state.client, upstream=False)
         state.client.close()
         if state.upstream is not None:

@@ -13,16 +13,13 @@ from headrace.proxy.connection.enforcement import enforce_on_reply
 from headrace.proxy.connection.refusals import answer
 from headrace.proxy.connection.state.client_sasl import SESSION_HAS_ENDED
 from headrace.proxy.errors import ClientFault
-from headrace.proxy.wire.apis import response_header_version
+from headrace.proxy.wire.apis import CLIENT_QUOTA_APIS, response_header_version
 from headrace.proxy.wire.refusals import response_frame
-from headrace.quota_callbacks.api_keys import ApiKey
 
 if TYPE_CHECKING:
     from headrace.proxy.connection.state.connection_state import ConnectionState
     from headrace.proxy.connection.state.in_flight import Exchange
     from headrace.proxy.connection.state.thread_time import Stopwatch
-
-CLIENT_QUOTA_APIS: Final = frozenset({ApiKey.DESCRIBE_CLIENT_QUOTAS, ApiKey.ALTER_CLIENT_QUOTAS})
 
 MAX_ALTER_BYTES: Final = 8 * 2**20
 """Bound for an AlterClientQuotas request in place of ``limits.max_whole_request_bytes``: 10,000 changes, which are the

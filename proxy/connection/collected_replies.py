@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 from headrace.proxy.connection.enforcement import enforce_on_fetched, enforce_on_reply
 from headrace.proxy.connection.reply_edits import (
     amended_in_steps,
-    edit_reply,
+    edit_reply_in_steps,
     learn_names_in_steps,
     merge_reply_in_steps,
     names_topics,
@@ -87,7 +87,7 @@ def edited_in_steps(state: ConnectionState, exchange: Exchange, action: Settle |
     if names_topics(state, exchange):
         yield from learn_names_in_steps(state, exchange.api_version, body_of(exchange, frame))
     if action.merge is None:
-        edited = edit_reply(state, exchange, frame)
+        edited = yield from edit_reply_in_steps(state, exchange, frame)
     else:
         edited = yield from merge_reply_in_steps(state, exchange, frame, action.merge)
     if not state.in_flight.amendments:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from headrace.proxy.network.held_bytes import held
-from headrace.proxy.network.sockets import READ_BYTES
+from headrace.proxy.network.sockets import LARGE_READ_BYTES, READ_BYTES
 from headrace.proxy.network.splicing import Splice
 from headrace.proxy.wire.frames import FrameScanner
 
@@ -81,6 +81,18 @@ class Relay:
         """Whether the last bytes that were read end in the middle of a frame."""
         return self.scanner.mid_frame or self.walk is not None or (not self.held and len(self.tail) > 0)
 
+    @property
+    def left(self) -> int:
+        """How many bytes of the current frame, the tail included, have not been scanned; 0 between two frames."""
+        return self.scanner.left if self.walk is None else self.walk.left
+
+    def continue_with(self, tail: bytes, left: int) -> None:
+        """Continue after a native relay with what it has read and not processed. ``left`` bytes of a frame that it has
+        begun are missing; then a side has closed."""
+        self.tail, self.held = tail, bool(tail) and not left
+        self.scanner.left = left
+        self.count_held()
+
     def put_tail_back(self) -> int:
         """Copy the tail to the front of the buffer; return its length."""
         tail = self.tail
@@ -95,6 +107,8 @@ class Relay:
         most = self.read_bytes
         if most != READ_BYTES:
             most += self.to_copy()
+        elif not source.can_splice and self.left >= LARGE_READ_BYTES and self.state.accepted:
+            most = LARGE_READ_BYTES
         count = source.receive_into(self.shared.view[kept : kept + most])
         return kept + count if count else count
 
@@ -105,8 +119,7 @@ class Relay:
         read at once, since the memory of the system is not counted.
         """
         if not source.can_splice and self.state.accepted:
-            left = self.scanner.left if self.walk is None else self.walk.left
-            source.expect(left - len(self.tail))
+            source.expect(self.left - len(self.tail))
 
     def to_splice(self) -> int:
         """Return how many of the next bytes, of a large frame or of its records, can be spliced."""
@@ -144,6 +157,8 @@ class Relay:
         began_ns = self.shared.thread_time.begin() if info.measure_thread_time else 0
         self.scan(end)
         sent = self.send_now()
+        if self.shared.data_plane is not None:
+            self.shared.data_plane.meters.grant()
         if began_ns:
             info.thread_ns += self.shared.thread_time.end(began_ns)
         return sent

@@ -9,13 +9,16 @@ from __future__ import annotations
 from struct import Struct
 from typing import TYPE_CHECKING, Final
 
+from headrace.proxy.errors import ClientFault
 from headrace.proxy.network.topology import learn
 from headrace.proxy.wire.api_versions import throttled_api_versions
 from headrace.proxy.wire.apis import must_rewrite
-from headrace.proxy.wire.endpoints import rewrite_endpoints
+from headrace.proxy.wire.endpoints import COORDINATORS_FROM, rewrite_coordinators_in_steps, rewrite_endpoints
 from headrace.proxy.wire.heads import LENGTH_BYTES
 from headrace.proxy.wire.messages.editing import edit
-from headrace.proxy.wire.messages.stepwise import ROWS_A_STEP
+from headrace.proxy.wire.messages.row_limit import has_more_rows
+from headrace.proxy.wire.messages.scalars import TooManyRows
+from headrace.proxy.wire.messages.stepwise import ROWS_A_STEP, finish
 from headrace.proxy.wire.topic_lookups import TOPIC_IDS_FROM, read_topic_names
 from headrace.proxy.wire.walks.fetch import FIRST_VERSION_WITH_HINTS, FetchWalk
 from headrace.proxy.wire.walks.produce_reply import find_produce_tail
@@ -31,6 +34,10 @@ if TYPE_CHECKING:
     from headrace.proxy.wire.messages.stepwise import Steps
 
 _INT32 = Struct(">i")
+_ANSWERED_BY_ROWS: Final = frozenset({ApiKey.FIND_COORDINATOR, ApiKey.SHARE_FETCH, ApiKey.SHARE_ACKNOWLEDGE})
+"""The APIs whose replies have a row for each of the request, which was forwarded without counting its rows. In Metadata
+only the brokers are edited."""
+
 _NOT_LEARNED_FROM: Final = ApiKey.DESCRIBE_CLUSTER
 """The API whose replies do not update the topology: they may list controllers or fenced brokers."""
 
@@ -44,6 +51,16 @@ def edit_reply(state: ConnectionState, exchange: Exchange, frame: bytes) -> byte
     body = memoryview(frame)[body_at:]
     edited = _edit_body(state, exchange, body, _throttle_of(state, exchange))
     return frame if edited is body else _with_body(frame, body_at, edited)
+
+
+def edit_reply_in_steps(state: ConnectionState, exchange: Exchange, frame: bytes) -> Steps[bytes]:
+    """Edit as `edit_reply`; yield every few rows of a reply that has a row for each of many coordinators."""
+    if exchange.api_key != ApiKey.FIND_COORDINATOR:
+        return edit_reply(state, exchange, frame)
+    body_at = LENGTH_BYTES + exchange.response_header_bytes
+    body = memoryview(frame)[body_at:]
+    edited = yield from _edit_endpoints_in_steps(state, exchange, body, _throttle_of(state, exchange))
+    return _with_body(frame, body_at, edited)
 
 
 def merge_reply_in_steps(state: ConnectionState, exchange: Exchange, frame: bytes, merge: Merge) -> Steps[bytes]:
@@ -89,7 +106,7 @@ def _edit_body(
     if api_key == ApiKey.FETCH and version >= FIRST_VERSION_WITH_HINTS:
         body = _without_hints(body)
     if must_rewrite(api_key, version):
-        return _edit_endpoints(state, exchange, body, throttle)
+        return finish(_edit_endpoints_in_steps(state, exchange, body, throttle))
     return edit(f"{API_NAMES[api_key]}Response", version, body, {"throttle_time_ms": throttle})
 
 
@@ -110,8 +127,15 @@ def learn_names_in_steps(state: ConnectionState, version: int, body: Buffer) -> 
 def _edit_produce(
     state: ConnectionState, version: int, body: memoryview, throttle: Callable[[int], int]
 ) -> bytes | memoryview:
-    """Return the edited body. Usually nothing changes, or only the four bytes of the throttle time."""
-    throttle_at, hints_at = find_produce_tail(body, version)
+    """Return the edited body. Usually nothing changes, or only the four bytes of the throttle time.
+
+    Most requests are forwarded without counting their rows, so those of the reply are counted. Raises `ClientFault`.
+    """
+    max_rows = state.limits.max_request_rows
+    try:
+        throttle_at, hints_at = find_produce_tail(body, version, max_rows)
+    except TooManyRows:
+        raise _too_many_rows(ApiKey.PRODUCE, max_rows) from None
     if throttle_at is None:
         throttle(0)
         return body
@@ -129,6 +153,12 @@ def _edit_produce(
     return bytes(patched)
 
 
+def _too_many_rows(api_key: int, max_rows: int) -> ClientFault:
+    return ClientFault(
+        f"{API_NAMES[api_key]} asked for so much that its reply has more than limits.max_request_rows = {max_rows} rows"
+    )
+
+
 def _without_hints(body: memoryview) -> memoryview:
     """Return the body of a Fetch reply with its leader hints made inert."""
     changed = memoryview(bytearray(body))
@@ -136,15 +166,23 @@ def _without_hints(body: memoryview) -> memoryview:
     return changed
 
 
-def _edit_endpoints(
+def _edit_endpoints_in_steps(
     state: ConnectionState, exchange: Exchange, body: memoryview, throttle: Callable[[int], int]
-) -> bytes:
+) -> Steps[bytes]:
+    if exchange.api_key in _ANSWERED_BY_ROWS:
+        max_rows = state.limits.max_request_rows
+        if has_more_rows(f"{API_NAMES[exchange.api_key]}Response", exchange.api_version, body, max_rows):
+            raise _too_many_rows(exchange.api_key, max_rows)
     topology, at = state.listener.topology, exchange.layout.throttle_at
     throttle_ms = None
     if at is not None and len(body) >= at + 4:
         broker_ms: int = _INT32.unpack_from(body, at)[0]
         throttle_ms = throttle(broker_ms)
-    found = rewrite_endpoints(exchange.api_key, exchange.api_version, body, topology.advertised, throttle_ms)
+    api_key, version = exchange.api_key, exchange.api_version
+    if api_key == ApiKey.FIND_COORDINATOR and version >= COORDINATORS_FROM:
+        found = yield from rewrite_coordinators_in_steps(version, body, topology.advertised, throttle_ms)
+    else:
+        found = rewrite_endpoints(api_key, version, body, topology.advertised, throttle_ms)
     if exchange.api_key != _NOT_LEARNED_FROM:
         learn(topology, found, complete=exchange.api_key == ApiKey.METADATA)
     return found.body

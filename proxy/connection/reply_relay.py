@@ -78,6 +78,22 @@ class ReplyRelay(Relay):
         """Whether some bytes could not be sent without waiting."""
 
     @property
+    def is_at_rest(self) -> bool:
+        """Whether all that was read was sent."""
+        return (
+            self._current is None
+            and self._large is None
+            and not (self._sending or self.held or self.tail or self.parts or self._done)
+            and (self.splice is None or not self.splice.held)
+        )
+
+    def continue_with(self, tail: bytes, left: int) -> None:
+        """See `Relay.continue_with`."""
+        super().continue_with(tail, left)
+        if left:
+            self._current = self.state.in_flight.first
+
+    @property
     def mid_reply(self) -> bool:
         """Whether a reply has been read in part."""
         return self._current is not None or bool(self.tail)
@@ -144,9 +160,8 @@ class ReplyRelay(Relay):
         return True
 
     def _check_end(self) -> None:
-        missing = self.scanner.left if self.walk is None else self.walk.left
-        if missing:
-            raise UpstreamFault(f"the broker closed in the middle of a reply, {missing} bytes missing")
+        if self.left:
+            raise UpstreamFault(f"the broker closed in the middle of a reply, {self.left} bytes missing")
 
     # --- scanning ---
 

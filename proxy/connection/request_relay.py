@@ -35,6 +35,7 @@ from headrace.quota_callbacks.entities import SHORT_NAME, bounded_name
 if TYPE_CHECKING:
     from headrace.proxy.connection.state.authentication import Authentication
     from headrace.proxy.connection.state.connection_state import ConnectionState
+    from headrace.proxy.data_plane.interface import NativeRelayState
 
 NO_API_KEY: Final = -1
 """The API key of an exchange that is a SASL token without a header."""
@@ -52,7 +53,7 @@ _LOGIN_APIS: Final = frozenset({ApiKey.SASL_HANDSHAKE, ApiKey.SASL_AUTHENTICATE}
 class RequestRelay(RequestForwarding):
     """The client's side of one connection."""
 
-    __slots__ = ("_ended", "_handshakes", "_held_request", "_needed", "_unaccepted", "_walked")
+    __slots__ = ("_ended", "_handshakes", "_held_request", "_needed", "_unaccepted", "_walked", "native")
 
     def __init__(self, state: ConnectionState) -> None:
         super().__init__(state)
@@ -68,6 +69,8 @@ class RequestRelay(RequestForwarding):
         self._unaccepted: RequestHead | None = None
         """The request at the front of the tail, if it waits until the broker has shown that it serves this client, or
         until the proxy has authenticated to it again."""
+        self.native: NativeRelayState | None = None
+        """What gives the connection to the native data plane, if there is one."""
 
     def drop_held(self) -> None:
         """Free the bytes that it holds, and note how many of the request that is being forwarded were not read."""
@@ -76,6 +79,34 @@ class RequestRelay(RequestForwarding):
             left = self.scanner.left if self.walk is None else self.walk.left
             exchange.missing_bytes = max(exchange.missing_bytes, left)
         super().drop_held()
+
+    @property
+    def is_at_rest(self) -> bool:
+        """Whether all that was read was forwarded, or is the `tail`, which begins with a frame."""
+        return (
+            self.scanner.left == 0
+            and self.walk is None
+            and self._arriving is None
+            and self._held_request is None
+            and self._unaccepted is None
+            and self._whole.pending is None
+            and not (self._needed or self.parts or self._acks_zero)
+            and len(self.tail) <= READ_BYTES
+            and (self.splice is None or not self.splice.held)
+        )
+
+    def take_tail(self) -> bytes:
+        """Return the tail, and free it."""
+        tail, self.tail, self.held = bytes(self.tail), b"", False
+        self.count_held()
+        return tail
+
+    def continue_with(self, tail: bytes, left: int) -> None:
+        """See `Relay.continue_with`."""
+        super().continue_with(tail, left)
+        if left:
+            self._arriving = self.state.current
+            self.state.mid_request = True
 
     def unsettled_requests(self) -> list[Exchange]:
         """Return the requests that callbacks were called for and that are not in flight: one that was not forwarded
@@ -119,7 +150,7 @@ class RequestRelay(RequestForwarding):
             if state.requesting:
                 await self._send()
 
-    def _step(self) -> bool:
+    def _step(self) -> bool:  # noqa: C901 -- on the path of every request
         """Read, scan and forward what can be forwarded without waiting.
 
         Return ``False`` if the task has to continue: nothing may be read now, the client has closed its side, or
@@ -128,6 +159,8 @@ class RequestRelay(RequestForwarding):
         state = self.state
         client = state.client
         self.now_s = self.shared.clock()
+        if self.native is not None and self.native.try_to_begin(self.now_s):
+            return True
         for _ in range(READS_A_STEP):
             if self.to_splice():
                 moved = self._splice_now()
@@ -226,6 +259,7 @@ class RequestRelay(RequestForwarding):
             if walk is not None:
                 self.walk_on(walk, at, end)
                 if not walk.done:
+                    self.held = self.yields = walk.pauses
                     break
                 self._end_walk()
                 continue
@@ -382,6 +416,8 @@ class RequestRelay(RequestForwarding):
         exchange.observed = api_key in shared.hooks.completions
         shared.counters.requests[api_key] += 1
         state.current = exchange
+        if self.native is not None:
+            self.native.note_request()
         if self._whole.must_collect(exchange) or (
             shared.authorizes and not passes_unread(state, exchange, head, shared.view[at : self.scanner.end])
         ):

@@ -44,7 +44,7 @@ from headrace.proxy.connection.state.authentication import HANDSHAKE_APIS
 from headrace.proxy.connection.state.reply_actions import Settle
 from headrace.proxy.connection.state.thread_time import Stopwatch
 from headrace.proxy.long_work import LONG_STEP_BYTES
-from headrace.proxy.wire.apis import APIS
+from headrace.proxy.wire.apis import APIS, AUTHENTICATION_APIS, TOKEN_APIS
 from headrace.proxy.wire.errors import MalformedFrame
 from headrace.proxy.wire.heads import LENGTH_BYTES, cap_fetch
 from headrace.proxy.wire.messages.codec import decode
@@ -65,8 +65,6 @@ if TYPE_CHECKING:
     from headrace.quota_callbacks.verdicts import Refuse
 
     Forward = Callable[[Exchange, bytes, float], None]
-
-_AUTHENTICATIONS = (ApiKey.SASL_HANDSHAKE, ApiKey.SASL_AUTHENTICATE)
 
 
 class Pending:
@@ -119,7 +117,10 @@ class WholeRequests:
         api = APIS[api_key]
         if api.must_know and exchange.api_version > api.max_version:
             return True
-        if api_key in _AUTHENTICATIONS:
+        hooks = self._shared.hooks
+        if api_key not in hooks.collects:
+            return False
+        if api_key in AUTHENTICATION_APIS:
             self.check_handshake(api.name, exchange.request_bytes)
             if self._state.sasl is not None:
                 return True
@@ -128,8 +129,9 @@ class WholeRequests:
         if is_answered_here(self._state, exchange):
             self._allowed = exchange if is_allowed(self._state, exchange) else None
             return True
-        hooks = self._shared.hooks
-        return api_key in self._shared.collects or (api_key in hooks.mutations and self._has_mutation_quota(exchange))
+        if api_key in hooks.bodies or api_key in TOKEN_APIS:
+            return True
+        return api_key in hooks.mutations and self._has_mutation_quota(exchange)
 
     def check_handshake(self, what: str, size: int) -> None:
         """Raise `MalformedFrame` if ``what``, which brokers serve before authentication, has too many bytes."""
@@ -226,11 +228,12 @@ class WholeRequests:
         if looks_up:
             return Pending(exchange, head, frame, enforced=False)
         refusal = self._enforce(exchange, memoryview(frame)[head.body_at :], now_s)
-        if exchange.hold_ms or (refusal is None and self._is_answered_here(exchange)):
+        walks = exchange.read_batches and len(frame) > LONG_STEP_BYTES
+        if exchange.hold_ms or (refusal is None and (walks or self._is_answered_here(exchange))):
             return Pending(exchange, head, frame, enforced=True, refusal=refusal)
         if refusal is not None:
             return self._refused(exchange, head, frame, refusal)
-        self._finish(exchange, head, frame)
+        self._finish(exchange, head, frame, finish(self._walk(exchange, memoryview(frame)[head.body_at :])))
         return None
 
     def _refused(self, exchange: Exchange, head: RequestHead, frame: bytes, refusal: Refuse) -> Pending | None:
@@ -280,10 +283,13 @@ class WholeRequests:
         elif is_answered_here(state, exchange):
             await answer_client_quotas(state, exchange, body, watch, allowed=exchange is self._allowed)
             self.pending = None
-        elif state.sasl is not None and (exchange.is_token or exchange.api_key in _AUTHENTICATIONS):
+        elif state.sasl is not None and (exchange.is_token or exchange.api_key in AUTHENTICATION_APIS):
             await answer_sasl(state, exchange, body, watch)
             self.pending = None
         else:
+            walk = None
+            if exchange.read_batches:
+                walk = await self._shared.long_steps.run(self._walk(exchange, body), watch.paused)
             self.pending = None
             if exchange.api_key == ApiKey.METADATA:
                 if must_forward(state, exchange, refusal) or known_reply is None:
@@ -291,7 +297,7 @@ class WholeRequests:
                 else:
                     answer_with(state, exchange, known_reply)
             else:
-                self._finish(exchange, head, pending.frame)
+                self._finish(exchange, head, pending.frame, walk)
         self._note_thread_time(watch)
         await self._let_others_run(len(pending.frame), watch)  # before the answer, if it is the proxy's own
 
@@ -332,7 +338,7 @@ class WholeRequests:
     # --- deciding ---
 
     def _is_answered_here(self, exchange: Exchange) -> bool:
-        if exchange.api_key in _AUTHENTICATIONS:
+        if exchange.api_key in AUTHENTICATION_APIS:
             return self._state.sasl is not None
         return is_answered_here(self._state, exchange)
 
@@ -345,15 +351,15 @@ class WholeRequests:
         return shared.hooks.mutation_budget(exchange, self._now_ms()) is not None
 
     def _enforce(self, exchange: Exchange, body: memoryview, now_s: float) -> Refuse | None:
-        if exchange.api_key in _AUTHENTICATIONS and self._state.sasl is None:
+        if exchange.api_key in AUTHENTICATION_APIS and self._state.sasl is None:
             return enforce_on_login(self._state, exchange, body, now_s)
         api = APIS[exchange.api_key]
         if exchange.api_key in self._shared.hooks.bodies and api.knows(exchange.api_version):
             exchange.body = decode(f"{api.name}Request", exchange.api_version, body)
         return enforce_on_request(self._state, exchange, now_s)
 
-    def _finish(self, exchange: Exchange, head: RequestHead, frame: bytes) -> None:
-        """Forward a request that no callback has refused."""
+    def _finish(self, exchange: Exchange, head: RequestHead, frame: bytes, walk: ProduceWalk | None) -> None:
+        """Forward a request that no callback has refused; ``walk`` has read its batches."""
         now_s = self._shared.clock()
         cap = fetch_cap(exchange)
         if cap is not None and head.fetch_limits_at is not None:
@@ -362,8 +368,9 @@ class WholeRequests:
             frame = bytes(capped)
         self._forward_and_pause(exchange, frame, now_s)
         note_creations(self._shared, exchange, (), now_s)
-        if exchange.read_batches:
-            self._walk_batches(exchange, memoryview(frame)[head.body_at :], now_s)
+        if walk is not None:
+            self._state.in_flight.note_batches(exchange, walk)
+            enforce_on_batches(self._state, exchange, now_s)
 
     def _refuse(self, exchange: Exchange, head: RequestHead, frame: bytes, refusal: Refuse) -> Steps[None]:
         """Answer a request that is refused, or forward what is left of it; yield now and then."""
@@ -395,11 +402,16 @@ class WholeRequests:
         if self._state.in_flight.amendments:
             self._state.in_flight.collect_amended(exchange)
 
-    def _walk_batches(self, exchange: Exchange, body: memoryview, now_s: float) -> None:
+    def _walk(self, exchange: Exchange, body: memoryview) -> Steps[ProduceWalk | None]:
+        """Read the batches of a Produce, if a callback requires them; yield now and then."""
+        if not exchange.read_batches:
+            return None
         walk = ProduceWalk(exchange.api_version, len(body), self._state.limits.max_request_rows)
-        walk.walk(body, 0, len(body))
-        self._state.in_flight.note_batches(exchange, walk)
-        enforce_on_batches(self._state, exchange, now_s)
+        at = walk.walk(body, 0, len(body))
+        while walk.pauses:
+            yield
+            at = walk.walk(body, at, len(body))
+        return walk
 
     def _now_ms(self) -> int:
         return int(self._shared.clock() * 1000)

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from headrace.proxy.errors import StartupError
 from headrace.proxy.hooks.plugin_errors import description
-from headrace.quota_callbacks.hookspecs import compiled_method
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -31,10 +30,11 @@ _ALL_KEYS: Final = range(256)
 SCOPED_HOOKS: Final = frozenset(
     {
         *("request_interest", "mutation_budget", "request_received", "request_arrived", "batches_received"),
-        *("records_fetched", "response_received", "request_abandoned", "request_denied"),
+        *("records_fetched", "response_received", "request_abandoned", "request_denied", "relay_terms"),
     }
 )
 """The hooks of scoped callbacks that are called."""
+_AT_THE_END: Final = frozenset({"request_completed", "requests_completed"})
 _NAMED: Final = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
 
 
@@ -56,7 +56,7 @@ class Implementations:
             raise ValueError(f"{callback!r} has no hook of requests that is marked with hookimpl")
         for hook in implemented:
             known = getattr(self._manager.hook, hook).spec.argnames
-            for each in _arguments(compiled_method(getattr(callback, hook))):
+            for each in _arguments(getattr(callback, hook)):
                 if each not in known:
                     raise ValueError(f"{hook} of {callback!r} has the argument {each!r}; known are {', '.join(known)}")
         self._scoped.append((name, callback))
@@ -73,7 +73,7 @@ class Implementations:
             found += [(name, getattr(each, hook)) for name, each in self._scoped if self._implements(each, hook)]
         calls = []
         for name, function in found:
-            call = _with_arguments(compiled_method(function), names)
+            call = _with_arguments(function, names)
             calls.append((name, self._slow_calls.measured(name, hook, call)))
         return tuple(calls)
 
@@ -110,7 +110,7 @@ def api_keys_with_detail(detail: Detail, interests: Interests) -> frozenset[int]
 
 
 def _subscribes(interest: Interest | None, hook: str) -> bool:
-    return interest is not None and (hook == "request_completed" or not interest.end_only)
+    return interest is not None and (hook in _AT_THE_END or not interest.end_only)
 
 
 def _arguments(function: Callable[..., Any]) -> list[str]:

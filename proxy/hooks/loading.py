@@ -70,6 +70,17 @@ def imported_plugins(choice: Choice) -> Iterator[tuple[str, Any]]:
         yield name, _import(name, path)
 
 
+def implements(choice: Choice, hook: str) -> bool:
+    """Return whether one of the chosen plugins implements a hook. Imports them, and raises as `imported_plugins`."""
+    manager = new_plugin_manager()
+    return any(
+        hook == (options.get("specname") or attribute)
+        for _, plugin in imported_plugins(choice)
+        for attribute in dir(plugin)
+        if (options := manager.parse_hookimpl_opts(plugin, attribute)) is not None
+    )
+
+
 def log_plugins(choice: Choice) -> None:
     """Log the name of each chosen plugin, with the distribution that it comes from and its version."""
     by_origin: dict[tuple[str, str | None], list[str]] = {}

@@ -24,7 +24,10 @@ if TYPE_CHECKING:
 log = structlog.get_logger("headrace.plugins")
 
 NOT_MEASURED: Final = frozenset(
-    {"configure", "close", "prepare_metrics", "request_interest", "enforced_quotas", "scoped_callback"}
+    {
+        *("configure", "close", "prepare_metrics", "request_interest", "enforced_quotas", "scoped_callback"),
+        "request_sample_ratio",
+    }
 )
 """Hooks that are called before clients are served, or in a thread; the steps of ``prepare_metrics`` are measured."""
 

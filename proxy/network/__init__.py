@@ -8,12 +8,11 @@ connection_rates   the rate of new client connections, in total, by address and 
 overload           pausing the acceptance of connections while descriptors or memory are short
 broker_names       the host names of brokers on one TLS port
 upstream           connecting to brokers
-tls                TLS with clients and with brokers
+tls                TLS with clients and with brokers, and the users of client certificates
 topology           the brokers of the cluster and their advertised addresses
 sockets            non-blocking reads and writes; the only module with socket calls on the hot path
 held_bytes         the number of bytes that all connections hold in memory
 splicing           moving large frames between sockets inside the kernel
 loop_lag           how long the event loop was busy between two looks for events
 poller             waiting for the sockets of all connections with one epoll
-tls                the users of client certificates
 """

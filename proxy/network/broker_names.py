@@ -10,15 +10,8 @@ from __future__ import annotations
 import re
 from typing import Final
 
-PLACEHOLDER: Final = "$(node_id)"
-HIGHEST_NODE_ID: Final = 2**31 - 1
-"""Node ids are INT32 in Kafka's protocol, and not negative."""
-MAX_HOST_CHARACTERS: Final = 253
-MAX_LABEL_CHARACTERS: Final = 63
-"""RFC 1035 section 2.3.4; a host without the dot of the root."""
+from headrace.config.tables.broker_hosts import HIGHEST_NODE_ID, MAX_HOST_CHARACTERS, NODE_ID, split_pattern
 
-_LABEL: Final = re.compile("[a-z0-9]([a-z0-9-]*[a-z0-9])?")
-"""RFC 1123 section 2.1. Underscores are excluded, since Java does not send names with them as SNI."""
 _NODE_ID: Final = "(0|[1-9][0-9]{0,9})"
 
 
@@ -28,20 +21,12 @@ class BrokerNames:
     __slots__ = ("_after", "_before", "_name")
 
     def __init__(self, pattern: str) -> None:
-        """Raise `ValueError` with the reason unless each node id gives a valid host name."""
-        if not pattern.isascii():
-            raise ValueError(
-                f"{pattern!r} must be ASCII; names in other scripts have an ASCII form that begins with xn--"
-            )
-        if pattern.count(PLACEHOLDER) != 1:
-            raise ValueError(f"{pattern!r} must have {PLACEHOLDER} exactly once")
-        self._before, _, self._after = pattern.lower().removesuffix(".").partition(PLACEHOLDER)
-        _check_host(self.host_of(0), pattern)
-        _check_host(self.host_of(HIGHEST_NODE_ID), pattern)
+        """Raise `ValueError` for a pattern that `split_pattern` refuses."""
+        self._before, self._after = split_pattern(pattern)
         self._name = re.compile(f"{re.escape(self._before)}{_NODE_ID}{re.escape(self._after)}")
 
     def __repr__(self) -> str:
-        return f"{type(self).__name__}({self._before + PLACEHOLDER + self._after!r})"
+        return f"{type(self).__name__}({self._before + NODE_ID + self._after!r})"
 
     def host_of(self, node_id: int) -> str:
         """Return the host name of a broker, in lower case. Raises `ValueError` for an id that is not one."""
@@ -60,17 +45,3 @@ class BrokerNames:
         match = self._name.fullmatch(server_name.lower().removesuffix("."))
         node_id = int(match[1]) if match is not None else HIGHEST_NODE_ID + 1
         return node_id if node_id <= HIGHEST_NODE_ID else None
-
-
-def _check_host(host: str, pattern: str) -> None:
-    if len(host) > MAX_HOST_CHARACTERS:
-        raise ValueError(f"{pattern!r} gives names of up to {len(host)} characters; the most is {MAX_HOST_CHARACTERS}")
-    for label in host.split("."):
-        if len(label) > MAX_LABEL_CHARACTERS:
-            raise ValueError(
-                f"{pattern!r} gives a label of {len(label)} characters, {label!r}; the most is {MAX_LABEL_CHARACTERS}"
-            )
-        if not _LABEL.fullmatch(label):
-            raise ValueError(f"{pattern!r} gives {host!r}, which is not a host name: {label!r} is not a label")
-    if host.rpartition(".")[2].isdigit():
-        raise ValueError(f"{pattern!r} gives {host!r}, which ends with a number, as only IP addresses do")

@@ -8,7 +8,7 @@ Counted by sockets and relays. The server sets the limit (``limits.max_held_byte
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Protocol
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -29,6 +29,20 @@ class HeldBytes:
         self.count += count
         if self.count > self.limit and self.on_excess is not None:
             self.on_excess()
+
+
+class Holder(Protocol):
+    """A relay, as far as those know it who free the bytes of connections."""
+
+    held: bool
+    """Whether what was read has to wait, so that nothing more is read."""
+
+    @property
+    def awaits_bytes(self) -> bool:
+        """Whether the last bytes that were read end in the middle of a frame."""
+
+    def drop_held(self) -> None:
+        """Free the bytes that it holds."""
 
 
 held: Final = HeldBytes()

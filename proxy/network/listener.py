@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from headrace.proxy.network.broker_names import BrokerNames
     from headrace.proxy.network.sockets import Socket
     from headrace.proxy.network.tls.contexts import TlsContext
-    from headrace.proxy.network.tls.principals import PrincipalRules
+    from headrace.proxy.network.tls.subjects.principals import PrincipalRules
     from headrace.proxy.network.topology import Topology
     from headrace.quota_callbacks.requests import Address
     from headrace.quota_callbacks.sasl import UpstreamSasl

@@ -74,7 +74,7 @@ class Watched:
     *Cancellation:* a wait that is cancelled leaves nothing behind.
     """
 
-    __slots__ = ("_fd", "_poller", "_reader", "_step", "_writer", "ending", "may_read", "queued")
+    __slots__ = ("_fd", "_poller", "_reader", "_step", "_suspended", "_writer", "ending", "may_read", "queued")
 
     def __init__(self, fd: int, poller: Poller | None) -> None:
         self._fd = fd
@@ -82,6 +82,8 @@ class Watched:
         self._reader: trio.lowlevel.Task | None = None
         self._writer: trio.lowlevel.Task | None = None
         self._step: Callable[[], bool] | None = None
+        self._suspended: Callable[[], bool] | None = None
+        """The step of a reader whose socket somebody else reads for now."""
         self.may_read = False
         """Whether there may be something to read: the poller has reported an edge, and no later read has emptied the
         socket. A step sets it to be called again."""
@@ -127,6 +129,35 @@ class Watched:
         self._step = step
         self._reader = trio.lowlevel.current_task()
         await trio.lowlevel.wait_task_rescheduled(self._abort_reading)
+
+    # --- while somebody else reads the socket ---
+
+    @property
+    def waits_to_read(self) -> bool:
+        """Whether a task waits in `steps`, so that the socket can be suspended."""
+        return self._poller is not None and self._step is not None and self._writer is None
+
+    def suspend(self) -> None:
+        """Stop watching the socket, without ending the wait in `steps`. Call it only if `waits_to_read`."""
+        if self._poller is None:
+            raise AssertionError("a socket without a poller was suspended")
+        self._poller.unregister(self._fd)
+        self._suspended, self._step = self._step, None
+        self.may_read = False
+
+    def resume(self, error: Exception | None = None) -> None:
+        """Continue the wait in `steps` after `suspend`: read again, or raise ``error``."""
+        if self._poller is None or self._suspended is None:
+            return  # it was closed, or the wait was cancelled
+        self._poller.register(self._fd, self)
+        self._step, self._suspended = self._suspended, None
+        if error is None:
+            self.may_read = True
+            self._poller.call_again(self)
+            return
+        task, self._reader, self._step = self._reader, None, None
+        if task is not None:
+            trio.lowlevel.reschedule(task, Error(error))
 
     # --- for the poller ---
 
@@ -174,10 +205,10 @@ class Watched:
         for task in (self._reader, self._writer):
             if task is not None:
                 trio.lowlevel.reschedule(task, Error(trio.ClosedResourceError("another task closed this socket")))
-        self._reader = self._writer = self._step = self._poller = None
+        self._reader = self._writer = self._step = self._suspended = self._poller = None
 
     def _abort_reading(self, _: Callable[[], None]) -> trio.lowlevel.Abort:
-        self._reader = self._step = None
+        self._reader = self._step = self._suspended = None
         return trio.lowlevel.Abort.SUCCEEDED
 
     def _abort_writing(self, _: Callable[[], None]) -> trio.lowlevel.Abort:

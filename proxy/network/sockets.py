@@ -21,6 +21,7 @@ from headrace.proxy.network.poller import Watched
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from headrace._engine import TlsSession
     from headrace.proxy.errors import ConnectionFault
     from headrace.proxy.network.poller import Poller
     from headrace.proxy.wire.heads import Buffer
@@ -28,6 +29,9 @@ if TYPE_CHECKING:
 READ_BYTES: Final = 64 * 1024
 """The most bytes of one read. A larger value gains nothing, since large frames are spliced. A connection whose peer
 does not read must keep up to this many bytes: 64 MiB for 1,000 stuck clients."""
+
+LARGE_READ_BYTES: Final = 128 * 1024
+"""The most bytes of one read within a large frame that is not spliced, as with TLS."""
 
 READ_BUFFER_BYTES: Final = 256 * 1024
 """Size of the read buffer of the process: the longest incomplete head that is kept, and one read behind it."""
@@ -39,7 +43,7 @@ CROWDED_READ_BYTES: Final = 8 * 1024
 """The most bytes of one read while all connections together hold more than `MANY_HELD_BYTES`. The next 1,000 clients
 that stall then take 8 MiB instead of 64."""
 
-MOST_EXPECTED_BYTES: Final = 64 * 1024
+MOST_EXPECTED_BYTES: Final = LARGE_READ_BYTES
 """The most bytes that `PlainSocket.expect` waits for: as many as one read returns. If the receive buffer has no room
 for them, the system reports the socket readable when the peer's window is closed."""
 
@@ -78,6 +82,10 @@ class Socket(Protocol):
     def can_splice(self) -> bool:
         """Whether it is a plaintext socket on a system with ``splice``."""
 
+    @property
+    def rustls(self) -> TlsSession | None:
+        """The state of TLS, if rustls computes it."""
+
     def fileno(self) -> int:
         """The descriptor, for ``splice``."""
 
@@ -98,6 +106,16 @@ class Socket(Protocol):
 
     def report_all(self) -> None:
         """See `PlainSocket.report_all`."""
+
+    @property
+    def waits_to_read(self) -> bool:
+        """See `headrace.proxy.network.poller.Watched.waits_to_read`."""
+
+    def suspend(self) -> None:
+        """See `headrace.proxy.network.poller.Watched.suspend`."""
+
+    def resume(self, error: Exception | None = None) -> None:
+        """See `headrace.proxy.network.poller.Watched.resume`."""
 
     def send_now(self, parts: Sequence[Buffer | bytes], *, more: bool = False) -> bool:
         """See `PlainSocket.send_now`."""
@@ -141,6 +159,7 @@ class PlainSocket(Watched):
     )
 
     can_splice = HAVE_SPLICE
+    rustls: TlsSession | None = None
 
     def __init__(self, sock: socket.socket, fault: type[ConnectionFault], poller: Poller | None = None) -> None:
         sock.setblocking(False)
@@ -193,6 +212,11 @@ class PlainSocket(Watched):
         if count != self._expected and _LOW_WATER is not None:
             self._expected = count
             self._socket.setsockopt(socket.SOL_SOCKET, _LOW_WATER, count)
+
+    def suspend(self) -> None:
+        """See `headrace.proxy.network.poller.Watched.suspend`."""
+        self.report_all()
+        super().suspend()
 
     def report_all(self) -> None:
         """Let the socket be reported readable as soon as anything has arrived; at once if something has."""

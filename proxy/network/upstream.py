@@ -21,8 +21,10 @@ import trio
 
 from headrace.proxy.errors import UpstreamFault
 from headrace.proxy.network.sockets import PlainSocket
+from headrace.proxy.network.tls.kernel_socket import KernelTlsSocket, NotInKernel
+from headrace.proxy.network.tls.rustls.sockets import socket_kind
 from headrace.proxy.network.tls.secured_socket import SecuredSocket
-from headrace.proxy.network.tls.tls_socket import NoTurn, TlsSocket
+from headrace.proxy.network.tls.tls_socket import NoTurn
 from headrace.proxy.network.topology import learn
 from headrace.proxy.repeated_lines import RepeatedLines
 from headrace.proxy.wire.endpoints import rewrite_endpoints
@@ -85,16 +87,18 @@ class Upstream:
         reply_timeout_s: float = 3600.0,
         poller: Poller,
         tls: TlsContext | None = None,
+        kernel_tls: bool = False,
         sasl: UpstreamSasl | None = None,
         log_in: LogIn | None = None,
         proxy_protocol: bool = False,
         setting: str = "upstream",
     ) -> None:
         """``log_in`` authenticates the proxy's own connections, if ``sasl`` is set. ``setting`` is the table of the
-        configuration that describes the brokers."""
+        configuration that describes the brokers. ``kernel_tls``: whether the kernel does TLS if it gets the keys."""
         self.setting = setting
         self._proxy_protocol = proxy_protocol
         self.tls = tls
+        self._kernel_tls = kernel_tls
         self.sasl = sasl
         self._log_in = log_in
         self.bootstrap_servers = tuple(bootstrap_servers)
@@ -198,16 +202,33 @@ class Upstream:
                 raise UpstreamFault(f"cannot resolve {address}: it is not a valid host name") from error
             for family, _, _, _, target in candidates:
                 try:
-                    sock = await _connect_socket(family, target)
+                    return await self._connect_to(family, target, address, client)
                 except OSError as error:
                     reason = (error.strerror or str(error)).lower()
-                    continue
-                return await self._opened(sock, address, client)
         raise UpstreamFault(f"cannot connect to {address}: {reason}")
 
-    async def _opened(self, sock: socket.socket, address: Address, client: Address | None) -> PlainSocket:
+    async def _connect_to(
+        self, family: int, target: tuple[object, ...], address: Address, client: Address | None
+    ) -> PlainSocket:
+        """Connect, and once more without kernel TLS if the kernel does not get the keys. Raises ``OSError``."""
+        sock = await _connect_socket(family, target)
+        if not self._kernel_tls:
+            return await self._opened(sock, address, client)
+        try:
+            return await self._opened(sock, address, client, kernel_tls=True)
+        except NotInKernel as problem:
+            opened = await self._opened(await _connect_socket(family, target), address, client)
+            if self._kernel_tls:
+                self._kernel_tls = False
+                table = f"{self.setting}.tls"
+                log.warning("kernel TLS is not used", table=table, broker=str(address), reason=str(problem))
+            return opened
+
+    async def _opened(
+        self, sock: socket.socket, address: Address, client: Address | None, *, kernel_tls: bool = False
+    ) -> PlainSocket:
         """Return the connection to a broker, with a header of the PROXY protocol and TLS if they are configured."""
-        kind = PlainSocket if self.tls is None else TlsSocket
+        kind = PlainSocket if self.tls is None else KernelTlsSocket if kernel_tls else socket_kind(self.tls)
         try:
             opened = kind(sock, UpstreamFault, self._poller)
         except OSError as error:  # reset as soon as it was accepted

@@ -7,10 +7,8 @@ listeners           creation of the listeners and their upstreams, with certific
 configured          conversion of configuration values to the proxy's own types
 preflight           checks of plugins and quotas that need no open port
 reloading           reloading the configuration
-quotas_in_force     putting the quotas of the configuration and of the store into force
-brokers_quotas      the quotas that were set at the brokers themselves
+quotas              the quotas of the configuration, of the store and of the brokers
 owner_lookup        asking brokers for the owners of delegation tokens
-quota_import        copying these into the store, once
 bucket_state_file   the file that keeps bucket state across restarts
 worker_place        the number of a worker, and its view of the memory that all workers share
 room                closing connections when memory or places run out

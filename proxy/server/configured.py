@@ -13,11 +13,9 @@ from headrace.proxy.hooks.loading import Choice
 from headrace.proxy.network.admission import AdmissionLimits
 from headrace.proxy.network.listening_sockets import Ports
 from headrace.quota_callbacks.entities import bounded_name
-from headrace.quota_callbacks.requests import Address
 
 if TYPE_CHECKING:
     from headrace.config.schema import Config
-    from headrace.config.values import HostPort
 
 
 def limits_of(config: Config) -> Limits:
@@ -55,11 +53,6 @@ def admission_limits_of(config: Config, most_connections: int = sys.maxsize) -> 
         max_connection_rate_per_user=limits.max_connection_rate_per_user,
         per_user_exempt=frozenset(map(bounded_name, limits.per_user_exempt)),
     )
-
-
-def addresses_of(servers: tuple[HostPort, ...]) -> tuple[Address, ...]:
-    """Return configured servers as addresses to connect to."""
-    return tuple(Address(host=server.host, port=server.port) for server in servers)
 
 
 def ports_of(config: Config) -> tuple[Ports, ...]:

@@ -5,7 +5,7 @@ Called by `parts`, and by `preflight` to check certificates and rules without op
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
 from headrace.config.tables.sasl import SaslMode
 from headrace.config.tables.tls import ClientCertificates
@@ -15,14 +15,14 @@ from headrace.proxy.network.broker_names import BrokerNames
 from headrace.proxy.network.listener import BrokerIdentities, Listener, ListenerSasl, ListenerTls
 from headrace.proxy.network.tls.contexts import client_context, server_context
 from headrace.proxy.network.tls.files import TlsFileError
-from headrace.proxy.network.tls.principals import PrincipalRules
+from headrace.proxy.network.tls.kernel_support import has_kernel_tls
+from headrace.proxy.network.tls.subjects.principals import PrincipalRules
 from headrace.proxy.network.topology import Topology
 from headrace.proxy.network.upstream import Upstream
-from headrace.proxy.server.configured import addresses_of
 from headrace.quota_callbacks.sasl import UpstreamSasl
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from headrace.config.schema import Config
     from headrace.config.tables.listeners import Listen, ListenerTables
@@ -31,25 +31,34 @@ if TYPE_CHECKING:
     from headrace.proxy.network.poller import Poller
     from headrace.proxy.network.tls.contexts import TlsContext
 
+    Security: TypeAlias = tuple[BrokerNames | None, ListenerTls | None, TlsContext | None]
+    """The host names of brokers, TLS with clients and TLS with brokers, each ``None`` if it is not used."""
+
+T = TypeVar("T")
+
 
 def create_listeners(config: Config, hooks: HookCalls, poller: Poller) -> tuple[tuple[Listener, ...], Upstream]:
     """Return all listeners, that of ``[listen]`` first, and the upstream of the first one with its own type.
 
-    Each listener has an upstream of its own, since each shows the cluster at its own addresses. Raises `StartupError`.
+    Each listener has an upstream of its own, since each shows the cluster at its own addresses. Raises as
+    `read_security`.
     """
-    contexts = _ClientContexts()
-    created = [_create(tables, hooks, poller, contexts) for tables in config.all_listeners()]
+    read = zip(config.all_listeners(), read_security(config), strict=True)
+    created = [_create(tables, hooks, poller, security) for tables, security in read]
     return tuple(listener for listener, _ in created), created[0][1]
 
 
-def read_security(config: Config) -> None:
-    """Read certificates, keys, passwords and rules of all listeners.
+def read_security(config: Config) -> list[Security]:
+    """Return the certificates, keys, passwords and rules of all listeners, in their order. Blocks.
 
-    Raises `StartupError` with the setting that is wrong.
+    Raises `StartupError` with all settings that are wrong, a line for each.
     """
     contexts = _ClientContexts()
-    for tables in config.all_listeners():
-        _security(tables, contexts)
+    problems: dict[str, Exception] = {}  # by text, since several listeners may lead to one table of brokers
+    found = [_security(tables, contexts, problems) for tables in config.all_listeners()]
+    if problems:
+        raise StartupError("\n".join(problems)) from next(iter(problems.values()))
+    return found
 
 
 def upstream_sasl(tables: ListenerTables) -> UpstreamSasl | None:
@@ -88,11 +97,9 @@ class _ClientContexts:
         return self._by_setting[setting]
 
 
-def _create(
-    tables: ListenerTables, hooks: HookCalls, poller: Poller, contexts: _ClientContexts
-) -> tuple[Listener, Upstream]:
+def _create(tables: ListenerTables, hooks: HookCalls, poller: Poller, security: Security) -> tuple[Listener, Upstream]:
     listen, sasl = tables.listen, upstream_sasl(tables)
-    names, tls, upstream_tls = _security(tables, contexts)
+    names, tls, upstream_tls = security
     topology = Topology(
         advertised_host=listen.advertised.host,
         advertised_port=listen.advertised.port,
@@ -101,12 +108,13 @@ def _create(
         setting=tables.setting,
     )
     upstream = Upstream(
-        bootstrap_servers=addresses_of(tables.upstream.bootstrap_servers),
+        bootstrap_servers=tables.upstream.bootstrap_servers,
         topology=topology,
         connect_timeout_s=tables.upstream.connect_timeout_s,
         reply_timeout_s=tables.upstream.reply_timeout_s,
         poller=poller,
         tls=upstream_tls,
+        kernel_tls=has_kernel_tls(tables.upstream.tls),
         sasl=sasl,
         proxy_protocol=tables.upstream.proxy_protocol,
         log_in=None if sasl is None else lambda ask: log_in(ask, hooks, None, sasl, tables.upstream_setting),
@@ -125,25 +133,21 @@ def _create(
     return listener, upstream
 
 
-def _security(
-    tables: ListenerTables, contexts: _ClientContexts
-) -> tuple[BrokerNames | None, ListenerTls | None, TlsContext | None]:
-    """Return the host names of brokers, TLS with clients and TLS with brokers, each ``None`` if it is not used."""
-    try:
-        names = _broker_names(tables)
-        upstream_tls = contexts.of(tables)
-        return names, _listener_tls(tables, names), upstream_tls
-    except TlsFileError as error:
-        raise StartupError(str(error)) from error
+def _security(tables: ListenerTables, contexts: _ClientContexts, problems: dict[str, Exception]) -> Security:
+    """Return the security of one listener. Add what is wrong to ``problems``."""
 
+    def read(what: Callable[[], T]) -> T | None:
+        try:
+            return what()
+        except (StartupError, TlsFileError) as error:
+            problems[str(error)] = error
+            return None
 
-def _broker_names(tables: ListenerTables) -> BrokerNames | None:
-    if tables.listen.broker_host is None:
-        return None
-    try:
-        return BrokerNames(tables.listen.broker_host)
-    except ValueError as error:
-        raise StartupError(f"{tables.setting}.broker_host: {error}") from error
+    pattern = tables.listen.broker_host
+    names = None if pattern is None else BrokerNames(pattern)
+    principals = read(lambda: _principal_rules(tables))
+    tls = read(lambda: _listener_tls(tables, names, principals))
+    return names, tls, read(lambda: contexts.of(tables))
 
 
 def _listener_sasl(listen: Listen, login: UpstreamSasl | None) -> ListenerSasl | None:
@@ -179,17 +183,24 @@ def _identity(tables: ListenerTables, each: UpstreamIdentity) -> UpstreamSasl:
     return UpstreamSasl(mechanism=mechanism, user=each.user, password=each.password, options=each.options)
 
 
-def _listener_tls(tables: ListenerTables, names: BrokerNames | None) -> ListenerTls | None:
-    """Return TLS of a listener, ``None`` for plaintext. Raises `StartupError`, `TlsFileError`."""
+def _principal_rules(tables: ListenerTables) -> PrincipalRules | None:
+    """Return the rules for the principals of clients' certificates, ``None`` without them. Raises `StartupError`."""
+    tls = tables.listen.tls
+    if tls.certificate_file is None or tls.client_certificates is ClientCertificates.NONE:
+        return None
+    try:
+        return PrincipalRules(tls.principal_mapping_rules)
+    except ValueError as error:
+        raise StartupError(f"{tables.setting}.tls.principal_mapping_rules: {error}") from error
+
+
+def _listener_tls(
+    tables: ListenerTables, names: BrokerNames | None, principals: PrincipalRules | None
+) -> ListenerTls | None:
+    """Return TLS of a listener, ``None`` for plaintext. Raises `TlsFileError`."""
     listen, tls = tables.listen, tables.listen.tls
     if tls.certificate_file is None:
         return None
-    principals = None
-    if tls.client_certificates is not ClientCertificates.NONE:
-        try:
-            principals = PrincipalRules(tls.principal_mapping_rules)
-        except ValueError as error:
-            raise StartupError(f"{tables.setting}.tls.principal_mapping_rules: {error}") from error
 
     def has_broker(server_name: str) -> bool:
         node_id = None if names is None else names.node_id_of(server_name)

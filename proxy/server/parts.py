@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 from headrace.config.tables.plugins import OnError
 from headrace.proxy.connection.state.shared_state import SharedState
 from headrace.proxy.counters import Counters
+from headrace.proxy.data_plane.native import NativeDataPlane, is_native
+from headrace.proxy.errors import StartupError
 from headrace.proxy.hooks.calls.hook_calls import HookCalls
 from headrace.proxy.hooks.enforcement_switch import Enforcement
 from headrace.proxy.hooks.loading import load_plugins, new_plugin_manager
@@ -20,6 +22,8 @@ from headrace.proxy.server.owner_lookup import create_token_owners
 from headrace.quota_callbacks.buckets.client_quotas import ClientQuotas
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     import pluggy
 
     from headrace.config.schema import Config
@@ -76,6 +80,32 @@ def create_shared_state(config: Config, hooks: HookCalls, topic_names: TopicName
     )
     shared.token_owners = create_token_owners(config, listeners)
     return shared, upstream
+
+
+def create_data_plane(config: Config, shared: SharedState, now_ms: Callable[[], int]) -> NativeDataPlane | None:
+    """Return the native data plane, unless Python relays all connections.
+
+    Raises `StartupError` if it is not installed and the configuration asks for it by name.
+    """
+    if not is_native(config.data_plane, config.workers):
+        return None
+    try:
+        data_plane = NativeDataPlane(
+            shared.hooks,
+            shared.enforcement,
+            shared.counters,
+            limits=lambda: shared.limits,
+            threads=config.data_plane_threads,
+            now_ms=now_ms,
+        )
+    except ImportError as error:
+        raise StartupError(
+            'data_plane is "native", but this installation has no native data plane (headrace._engine), since it was'
+            ' built without Rust; install a wheel that has it, or set data_plane = "python"'
+        ) from error
+    for context in shared.tls_contexts():
+        context.prefer_rustls()
+    return data_plane
 
 
 def create_admission(config: Config, counters: Counters, place: WorkerPlace | None) -> Admission:

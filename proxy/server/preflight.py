@@ -9,14 +9,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from headrace.config.problems import ConfigError
-from headrace.config.quota_names import check_quota_names
+from headrace.config.quota_names import faults_of_names
 from headrace.config.tables.client_quotas import StoreKind
 from headrace.config.tables.sasl import SaslMode
 from headrace.config.tables.tls import ClientCertificates
 from headrace.proxy.errors import PluginConfigurationError, StartupError
 from headrace.proxy.hooks.calls.hook_calls import HookCalls
-from headrace.proxy.hooks.loading import installed_plugins, load_plugins, new_plugin_manager
+from headrace.proxy.hooks.loading import implements, installed_plugins, load_plugins, new_plugin_manager
 from headrace.proxy.network.overload import can_measure_memory
 from headrace.proxy.quotas.store import StoreError
 from headrace.proxy.server.configured import choice_of
@@ -28,18 +27,16 @@ from headrace.quota_callbacks.hookspecs import PluginContext
 from headrace.quota_callbacks.options import Fault
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Sequence
 
     from headrace.config.schema import Config
     from headrace.config.tables.listeners import Listen, ListenerTables
     from headrace.proxy.hooks.calls.sasl import SaslCalls
     from headrace.proxy.hooks.enforced_quotas import EnforcedQuotas
     from headrace.quota_callbacks.definitions import QuotaSchema
-    from headrace.quota_callbacks.entities import QuotaEntity
-    from headrace.quota_callbacks.policies import Quota
 
-_IDENTITY_PLUGIN: Final = "sasl_identity"
-"""Name of the built-in plugin that determines the principal of a client; ``plugins.load`` may add another one."""
+_DETERMINES_USERS: Final = "authentication_started"
+"""The hook by which a plugin determines the users of clients that authenticate to the brokers."""
 
 _NEEDED_OPTIONS: Final = {
     **dict.fromkeys(("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"), "plugins.options.sasl_users.file"),
@@ -55,21 +52,28 @@ class QuotaRules:
     schema: QuotaSchema
     enforced: EnforcedQuotas
 
-    def check(self, config: Config) -> None:
-        """Check all quotas of a configuration.
-
-        Raises `ConfigError` for names and values that no plugin defines, and `StartupError` for a quota that no plugin
-        enforces.
-        """
-        check_quota_names(config, self.schema)
-        check_enforced(config.entity_quotas(), self.enforced)
+    def faults_of(self, config: Config) -> list[Fault]:
+        """Return the faults of all quotas of a configuration: names and values that no plugin defines, and quotas that
+        no plugin enforces, so that none is silently ignored."""
+        faults = {fault.path: fault for fault in self._unenforced(config)}
+        faults.update((fault.path, fault) for fault in faults_of_names(config.tables_with_other_names, self.schema))
+        return list(faults.values())
 
     def check_at_start(self, config: Config) -> None:
-        """Check all quotas of a configuration. Raises `StartupError`, with all problems of names and values."""
-        try:
-            self.check(config)
-        except ConfigError as error:
-            raise StartupError(str(error)) from error
+        """Check all quotas of a configuration. Raises `StartupError`, with all faults and their positions."""
+        if faults := self.faults_of(config):
+            raise StartupError(str(config.error_of(faults)))
+        config.quotas_were_checked()
+
+    def _unenforced(self, config: Config) -> Iterator[Fault]:
+        for index, table in enumerate(config.quotas):
+            keys = self.enforced.of(table.entity)
+            for key in table.limits() if keys is not None else ():
+                if keys is not None and key not in keys and key != CONNECTION_CREATION_RATE:
+                    known = ", ".join(sorted(keys)) or "none"
+                    reason = f"no loaded plugin enforces {key}; enforced are {known}"
+                    rule = f"would not be enforced for {table.entity}: {reason}"
+                    yield Fault(path=("quotas", index, key), rule=rule)
 
 
 def problems_of(config: Config) -> list[str]:
@@ -185,22 +189,6 @@ def rules_of(hooks: HookCalls) -> QuotaRules:
     return QuotaRules(schema=hooks.schema, enforced=hooks.enforced)
 
 
-def check_enforced(limits: Mapping[QuotaEntity, Mapping[str, Quota]], enforced: EnforcedQuotas) -> None:
-    """Raise `StartupError` with all quotas that no plugin enforces, so that none is silently ignored."""
-    problems = []
-    for entity, quotas in limits.items():
-        keys = enforced.of(entity)
-        for key in quotas if keys is not None else ():
-            if keys is not None and key not in keys and key != CONNECTION_CREATION_RATE:
-                known = ", ".join(sorted(keys)) or "none"
-                problems.append(
-                    f"quotas: {key} of {entity} would not be enforced: no loaded plugin"
-                    f" enforces {key}; enforced are {known}"
-                )
-    if problems:
-        raise StartupError("\n".join(problems))
-
-
 def warnings_of(config: Config) -> Iterator[str]:
     """Yield a warning for each setting that is valid but has no effect."""
     if config.limits.max_memory and not can_measure_memory():
@@ -248,21 +236,26 @@ def _learns_users_by_observing(listen: Listen) -> bool:
 
 
 def _warnings_of_users(config: Config) -> Iterator[str]:
-    """Yield a warning for each setting that names a user while no plugin determines the principals of clients."""
-    plugins = config.plugins
-    found = plugins.autoload or _IDENTITY_PLUGIN in plugins.load
-    if (found and _IDENTITY_PLUGIN not in plugins.disabled) or set(plugins.load).difference(installed_plugins()):
+    """Yield a warning for each setting that names a user while no plugin determines the users of clients."""
+    entities = [each for each in config.entity_quotas() if isinstance(each.user, str) and each.user != ANONYMOUS]
+    exempt = [user for user in config.enforcement.exempt_users if user != ANONYMOUS]
+    if not (entities or exempt) or _users_are_determined(config):
         return
-    advice = "remove it from plugins.disabled" if plugins.autoload else "add it to plugins.load"
-    for entity in config.entity_quotas():
-        if isinstance(entity.user, str) and entity.user != ANONYMOUS:
-            yield (
-                f"quotas: {entity} applies to no client: without the plugin {_IDENTITY_PLUGIN} every connection is"
-                f" {ANONYMOUS}; {advice}, or use a client-id"
-            )
-    for user in config.enforcement.exempt_users:
-        if user != ANONYMOUS:
-            yield (
-                f"enforcement.exempt_users: {user} exempts no client: without the plugin {_IDENTITY_PLUGIN} every"
-                f" connection is {ANONYMOUS}; {advice}, or use exempt_client_ids"
-            )
+    plugins = config.plugins
+    if plugins.autoload:
+        advice = f"remove one that does from plugins.disabled ({', '.join(plugins.disabled)})"
+    else:
+        others = ", ".join(sorted(set(installed_plugins()).difference(plugins.load)))
+        advice = f"add one that does to plugins.load (installed: {others})"
+    reason = f"no loaded plugin determines users, so every connection is {ANONYMOUS}; {advice}"
+    for entity in entities:
+        yield f"quotas: {entity} applies to no client: {reason}, or use a client-id"
+    for user in exempt:
+        yield f"enforcement.exempt_users: {user} exempts no client: {reason}, or use exempt_client_ids"
+
+
+def _users_are_determined(config: Config) -> bool:
+    try:
+        return implements(choice_of(config), _DETERMINES_USERS)
+    except StartupError:  # which is reported by itself
+        return True

@@ -17,7 +17,7 @@ from headrace.config.tables.plugins import OnError
 from headrace.proxy.errors import PluginConfigurationError, StartupError
 from headrace.proxy.logs import apply_log_settings
 from headrace.proxy.network.held_bytes import held
-from headrace.proxy.server.configured import addresses_of, admission_limits_of, limits_of
+from headrace.proxy.server.configured import admission_limits_of, limits_of
 from headrace.proxy.server.preflight import rules_of, warnings_of
 
 if TYPE_CHECKING:
@@ -29,10 +29,11 @@ if TYPE_CHECKING:
     from headrace.proxy.hooks.calls.hook_calls import HookCalls
     from headrace.proxy.network.admission import Admission
     from headrace.proxy.server.preflight import QuotaRules
-    from headrace.proxy.server.quotas_in_force import QuotasInForce
+    from headrace.proxy.server.quotas.quotas_in_force import QuotasInForce
 
-    ChangedOptions: TypeAlias = dict[str, Callable[[], None]]
-    """By the names of plugins, the functions that put their changed options into force."""
+    ChangedOptions: TypeAlias = dict[str, Callable[[], bool]]
+    """By the names of plugins, the functions that put their changed options into force. They return whether they have
+    done so."""
 
 log = structlog.get_logger("headrace.reload")
 
@@ -88,10 +89,8 @@ class Reloader:
 
         Returns the changes, including those that need a restart.
         """
-        changes = diff(self.config, new, options)
+        changes = diff(self.config, new, put_into_force(options))
         old, self.config = self.config, changes.effective
-        for put_into_force in options.values():
-            put_into_force()
         self._quotas.configure(self.config)
         self._apply_settings(old, changes.effective)
         return changes
@@ -106,7 +105,7 @@ class Reloader:
         self._admission.limits = admission_limits_of(new, overload.most_connections)
         overload.max_memory_bytes = new.limits.max_memory
         for listener, tables in zip(shared.listeners, new.all_listeners(), strict=True):  # their number needs a restart
-            listener.upstream.bootstrap_servers = addresses_of(tables.upstream.bootstrap_servers)
+            listener.upstream.bootstrap_servers = tables.upstream.bootstrap_servers
             listener.upstream.connect_timeout_s = tables.upstream.connect_timeout_s
             listener.upstream.reply_timeout_s = tables.upstream.reply_timeout_s
         shared.hooks.fail_closed = new.plugins.on_error is OnError.CLOSED
@@ -131,6 +130,14 @@ async def changed_options(hooks: HookCalls, old: Config, new: Config) -> Changed
     raise PluginConfigurationError(f"plugins.options: plugins did not check them within {READ_TIMEOUT_S:g} s", ())
 
 
+def put_into_force(options: ChangedOptions) -> set[str]:
+    """Put changed options of plugins into force, and return the names of the plugins that have not raised.
+
+    The others keep their old options, as far as the configuration in force shows; the next reload tries again.
+    """
+    return {name for name, change in options.items() if change()}
+
+
 async def load_again(
     load: Callable[[], Config] | None, old: Config, hooks: HookCalls, rules: QuotaRules
 ) -> tuple[Config, ChangedOptions] | None:
@@ -144,7 +151,9 @@ async def load_again(
     try:
         with trio.fail_after(READ_TIMEOUT_S):
             new = await trio.to_thread.run_sync(load, abandon_on_cancel=True)
-        rules.check(new)
+        if faults := rules.faults_of(new):
+            raise await trio.to_thread.run_sync(new.error_of, faults)
+        new.quotas_were_checked()
         options = await changed_options(hooks, old, new)
     except ConfigError as error:
         for problem in error.problems:

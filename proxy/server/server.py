@@ -27,17 +27,18 @@ from headrace.proxy.network.admission import is_in
 from headrace.proxy.network.listening_sockets import accept_loop, close_sockets, open_sockets
 from headrace.proxy.network.sockets import PlainSocket
 from headrace.proxy.network.tls.renewal import CERTIFICATES_S, renew
-from headrace.proxy.network.tls.tls_socket import TlsSocket
+from headrace.proxy.network.tls.rustls.sockets import socket_kind
 from headrace.proxy.server.configured import choice_of, ports_of
 from headrace.proxy.server.garbage_collection import Collector
 from headrace.proxy.server.parts import (
     create_admission,
     create_client_quotas,
+    create_data_plane,
     create_hook_calls,
     create_shared_state,
 )
 from headrace.proxy.server.preflight import check_at_start
-from headrace.proxy.server.quotas_in_force import QuotasInForce
+from headrace.proxy.server.quotas.quotas_in_force import QuotasInForce
 from headrace.proxy.server.reloading import Reloader, log_warnings
 from headrace.proxy.server.room import MemoryLimit, UnservedConnections, return_large_objects
 from headrace.proxy.server.running import running_clock
@@ -70,6 +71,9 @@ SWEEP_S: Final = 5.0
 
 One pass over all of them replaces a deadline for each, which would have to be moved at every read.
 """
+
+DELIVER_S: Final = 0.5
+"""Seconds between two deliveries of the sums of completed requests."""
 
 FIRST_ANSWER_S: Final = 0.5
 """Seconds that the ready line is delayed for a broker's first answer, because the line states whether a broker was
@@ -113,6 +117,7 @@ class Server:
         self._admission = create_admission(config, self.shared.counters, place)
         self._admission.on_full = self._admission.overload.on_pause = self._make_room
         self.shared.admission = self._admission
+        self.shared.data_plane = create_data_plane(config, self.shared, self._now_ms)
         self.shared.pipes.most = self._admission.overload.most_pipes
         check_at_start(config, hooks)
         worker = place.number if place is not None else None
@@ -158,8 +163,11 @@ class Server:
                         await self._open_bucket_state(outer)
                     outer.start_soon(self._end_overdue)
                     outer.start_soon(self._sweep)
+                    outer.start_soon(self._deliver_completed)
                     outer.start_soon(self._admission.close_delayed)
                     outer.start_soon(self._reload_certificates)
+                    if self.shared.data_plane is not None:
+                        outer.start_soon(self.shared.data_plane.run)
                     for listener in self.shared.listeners:
                         outer.start_soon(listener.upstream.refresh)
                     for owners in self.shared.token_owners.values():
@@ -206,6 +214,8 @@ class Server:
             options={},
             quotas=quotas,
             now_ms=lambda: int(self.shared.clock() * 1000),
+            now_s=lambda: self.shared.clock(),
+            deliver_completed=lambda: self.shared.deliver_completed(),
             muted=self._muted,
             worker=self._place.number if self._place is not None else None,
             run_on_loop=self._run_on_loop,
@@ -272,7 +282,7 @@ class Server:
     def _serve_new(self, sock: socket.socket, peer: Address, listening: ListeningSocket) -> None:
         listener = self._listener_of[listening.setting]
         try:
-            kind = PlainSocket if listener.tls is None else TlsSocket
+            kind = PlainSocket if listener.tls is None else socket_kind(listener.tls.context)
             client_socket = kind(sock, ClientGone, self.shared.poller)
         except OSError as error:  # reset between accept and setsockopt
             log.debug("connection lost", peer=str(peer), reason=error.strerror)
@@ -354,6 +364,13 @@ class Server:
         while contexts:
             await renew(contexts)
             await trio.sleep(CERTIFICATES_S)
+
+    async def _deliver_completed(self) -> None:
+        """Deliver the sums of what the Python relays have completed."""
+        completed = self.shared.hooks.completed
+        while completed.has_sums:
+            await trio.sleep(DELIVER_S)
+            completed.deliver()
 
     async def _sweep(self) -> None:
         """Drop idle buckets."""

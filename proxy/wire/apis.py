@@ -15,6 +15,10 @@ from headrace.quota_callbacks.api_keys import API_NAMES, ApiKey
 
 __all__ = [
     "APIS",
+    "AUTHENTICATION_APIS",
+    "CLIENT_QUOTA_APIS",
+    "READ_IN_FULL",
+    "TOKEN_APIS",
     "Api",
     "back_off_from",
     "must_rewrite",
@@ -104,6 +108,25 @@ def _api(row: ApiRow) -> Api:
 
 APIS: Final[dict[int, Api]] = {row.key: _api(row) for row in ROWS}
 """Every API of Kafka 3.9 and 4.4, by key."""
+
+AUTHENTICATION_APIS: Final = frozenset({ApiKey.SASL_HANDSHAKE, ApiKey.SASL_AUTHENTICATE})
+TOKEN_APIS: Final = frozenset(
+    {
+        ApiKey.CREATE_DELEGATION_TOKEN,
+        ApiKey.RENEW_DELEGATION_TOKEN,
+        ApiKey.EXPIRE_DELEGATION_TOKEN,
+        ApiKey.DESCRIBE_DELEGATION_TOKEN,
+    }
+)
+CLIENT_QUOTA_APIS: Final = frozenset({ApiKey.DESCRIBE_CLIENT_QUOTAS, ApiKey.ALTER_CLIENT_QUOTAS})
+READ_IN_FULL: Final = frozenset(
+    {
+        *(*AUTHENTICATION_APIS, *TOKEN_APIS, *CLIENT_QUOTA_APIS),
+        *(ApiKey.CREATE_TOPICS, ApiKey.DELETE_TOPICS, ApiKey.CREATE_PARTITIONS),
+    }
+)
+"""The APIs whose requests the proxy itself may read in full. Those that plugins require are besides them
+(`headrace.proxy.hooks.calls.hook_calls.HookCalls.collects`)."""
 
 _NEVER: Final = 1 << 15  # above any INT16
 

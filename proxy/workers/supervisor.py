@@ -31,7 +31,7 @@ from headrace.proxy.logs import apply_log_settings
 from headrace.proxy.network.listening_sockets import close_sockets, open_sockets
 from headrace.proxy.server.configured import ports_of
 from headrace.proxy.server.preflight import dry_hooks, rules_of
-from headrace.proxy.server.reloading import READ_TIMEOUT_S, load_again, log_changes, log_warnings
+from headrace.proxy.server.reloading import READ_TIMEOUT_S, load_again, log_changes, log_warnings, put_into_force
 from headrace.proxy.server.server import CLOSE_TIMEOUT_S
 from headrace.proxy.server.service_manager import STOPPING
 from headrace.proxy.workers.answers import WorkersOperations
@@ -181,13 +181,11 @@ class Supervisor:
             if found is None:
                 return
             new, options = found
-            changes = diff(self.config, new, options)
+            changes = diff(self.config, new, put_into_force(options))
             old, self.config = self.config, changes.effective
             if self.config.enforcement.enabled != old.enforcement.enabled:
                 self.enforcement = self.config.enforcement.enabled
             apply_log_settings(self.config.log)
-            for put_into_force in options.values():
-                put_into_force()
             await self.command_all("reload", {}, packed(self.config))
             log_changes(changes)
 

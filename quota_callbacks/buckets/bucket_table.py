@@ -75,12 +75,15 @@ class BucketTable:
         """Drop buckets; return their number. Yield where other tasks may run; only one sweep may run at a time.
 
         Buckets are dropped after `IDLE_EXPIRY_MS` without use, as by a broker. While the table, or their owner's share
-        of it, is more than half full, those that have forgotten everything are dropped at once.
+        of it, is more than half full, those that have forgotten everything are dropped at once. Those that other
+        threads may charge are kept.
         """
         dropped = 0
         for at, bucket in enumerate(list(self._buckets.values())):
             if at % STEP == 0:
                 yield
+            if bucket.meter is not None:
+                continue
             if bucket.last_used_ms == NEVER_USED:
                 bucket.last_used_ms = now_ms
                 continue

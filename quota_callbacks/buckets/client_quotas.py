@@ -120,6 +120,8 @@ class ClientQuotas(BucketSource):
         self._shared = shared
         self.table = BucketTable(max_buckets, max_owned)
         self.generation = 0
+        self.on_change: Callable[[], None] | None = None
+        """Called when ``generation`` has increased."""
         self.overflowed = 0
         """Number of times that a client id was charged to a bucket that it shares, since there were too many."""
         self.exempt_request_time = SampledRate(METRICS_WINDOW)
@@ -150,7 +152,11 @@ class ClientQuotas(BucketSource):
         generation, user, client_id, bucket, _ = connection.cache.get(key, _NOT_RESOLVED)
         if generation == self.generation and client_id == request.client_id and user == connection.user:
             resolved: BucketT | None = bucket
-            if resolved is None or not resolved.dropped:
+            if resolved is None:
+                return None
+            if not resolved.dropped:
+                if resolved.meter is not None:
+                    resolved.meter.withdraw()
                 return resolved
         user, client_id = connection.user, request.client_id
         tags = self._metric_tags(key, user, client_id)
@@ -178,6 +184,8 @@ class ClientQuotas(BucketSource):
         connection.cache[slot] = (valid_for, connection.user, client_id, found, first_used_ms)
         if found is not None:
             found.learn_wait(received_ms)
+            if found.meter is not None:
+                found.meter.withdraw()
         return found
 
     def end_waits(self) -> None:
@@ -243,6 +251,8 @@ class ClientQuotas(BucketSource):
     def quotas_changed(self) -> None:
         """Resolve every bucket's limit again at its next use. The state of the buckets is kept."""
         self.generation += 1
+        if self.on_change is not None:
+            self.on_change()
 
     def expire(self, now_ms: int) -> int:
         """Drop the buckets that were not used for long (`BucketTable.sweep`); return their number."""
@@ -259,6 +269,8 @@ class ClientQuotas(BucketSource):
         for bucket in self.table.buckets():
             if bucket.limit_of != self.generation:
                 self._set_limit(bucket)
+            if bucket.meter is not None:
+                bucket.meter.collect()
             yield bucket
 
     def __len__(self) -> int:
@@ -271,6 +283,8 @@ class ClientQuotas(BucketSource):
 
     def _apply(self, limit: float | None, bucket: QuotaBucket, tags: Mapping[str, str]) -> None:
         bucket.limit_of = self.generation
+        if bucket.meter is not None:
+            bucket.meter.withdraw()  # what was charged until now is charged with the limit until now
         before = (bucket.limit, bucket.policy)
         bucket.limit = None if limit is None else float(limit)
         if isinstance(limit, Limit):

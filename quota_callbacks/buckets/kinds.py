@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import math
 from random import SystemRandom
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
-from headrace.quota_callbacks.buckets.bloom_filters import TimedBloomFilters
 from headrace.quota_callbacks.buckets.quota_bucket import NEVER_USED, QuotaBucket, Tags
 from headrace.quota_callbacks.buckets.shared.debts import SharedTokens
 from headrace.quota_callbacks.buckets.throttle_times import METRICS_WINDOW
+from headrace.quota_callbacks.buckets.timed_bloom_filters import TimedBloomFilters
 from headrace.quota_callbacks.buckets.token_bucket import TokenBucket
 from headrace.quota_callbacks.entities import LONG_MAX, QuotaKey
 from headrace.quota_callbacks.verdicts import MAX_THROTTLE_MS
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
     from headrace.quota_callbacks.buckets.sampled_rate import Window
     from headrace.quota_callbacks.buckets.shared.buckets import SharedRow
+    from headrace.quota_callbacks.buckets.waiting import Wait
     from headrace.quota_callbacks.verdicts import Throttle
 
 __all__ = ["BUCKET_KINDS", "MutationBucket", "ProducerIdBucket", "QuotaBucket", "RateBucket"]
@@ -33,6 +34,14 @@ FALSE_POSITIVE_RATE: Final = 0.001
 
 _SEED: Final = SystemRandom().getrandbits(32)
 """Seed of the filters' hash, secret so that clients cannot construct ids that are taken for seen ones."""
+
+LASTING_S: Final = 1.0
+"""`RateBucket.has_lasting_credit`."""
+
+EXACT_WHEN_PACED: Final[frozenset[str]] = frozenset()
+"""The keys whose paced buckets have credit. Only of `QuotaKey.PRODUCER_BYTE_RATE` does a request reserve what it costs;
+for others an average is reserved, and the difference is settled later. But on a busy machine, many connections that
+share a paced quota got 0.5 to 0.9 of it while some were relayed natively, so there is none until the cause is known."""
 
 RECENT_IDS: Final = 256
 """Number of a user's producer ids that are looked up without the filters; about 30 KiB."""
@@ -52,8 +61,14 @@ class RateBucket(QuotaBucket):
         """Moving average of the cost of a request, for reservations that are made before the cost is known."""
 
     def charge(self, amount: float, now_ms: int, *, longest_ms: int = MAX_THROTTLE_MS) -> Throttle | None:
-        """Record ``amount``; return the throttle by Kafka's arithmetic, ``None`` without one."""
+        """Record ``amount``; return the throttle by Kafka's arithmetic, ``None`` without one.
+
+        A time before the last charge, which other threads may have made since the caller read the clock, counts as the
+        time of that charge: the window of a rate that is asked for an earlier time would be too long.
+        """
         rate = self._rate
+        if now_ms < self.last_used_ms:
+            now_ms = self.last_used_ms
         rate.record(amount, now_ms)
         self.last_used_ms = now_ms
         limit = self.limit
@@ -69,6 +84,42 @@ class RateBucket(QuotaBucket):
             )
         return self._verdict(throttle_ms, rate.rate(now_ms), limit, now_ms)
 
+    def credit(self, now_ms: int) -> float:
+        """Return how much can still be charged from now on, in whatever parts, without any throttle.
+
+        For Kafka's rate that is ``limit x (samples - 1) x seconds - total``: the window is never shorter, and the total
+        only decreases as samples leave it. For a paced rate it is what is left of the burst, since the debt only
+        decreases with time; but only for a key whose requests cost what is reserved for them. It is 0 while the entity
+        has to wait or was throttled shortly before, so that each request is decided by itself; and for a bucket that
+        workers share, since others may charge it meanwhile. Infinity without a limit.
+        """
+        limit = self.limit
+        if limit is None:
+            return math.inf
+        if self._row is not None or self.gate_ms > now_ms or self.was_throttled(now_ms):
+            return 0.0
+        if self.paced:
+            return max(0.0, self.burst_left(limit, now_ms)) if self.key in EXACT_WHEN_PACED else 0.0
+        return max(0.0, self._rate.room(limit))
+
+    def has_lasting_credit(self, now_ms: int) -> bool:
+        """Return whether the credit is enough for `LASTING_S` at the present rate, so that it will hardly be used up:
+        Kafka's rate drops what was charged once a sample, and a paced one has its burst."""
+        credit = self.credit(now_ms)
+        return credit > 0 and credit >= self._rate.rate(now_ms) * LASTING_S
+
+    def charge_within_credit(self, amount: float, now_ms: int) -> Throttle | None:
+        """Charge ``amount``, which was within the `credit`, as the request would have been charged; return ``None``,
+        or the throttle that shows that it was not.
+
+        A paced request is charged when it begins, as `reserve` does, and others when they have arrived.
+        """
+        if not self.paced:
+            return self.charge(amount, now_ms)
+        verdict = self.reserve(amount, now_ms)
+        self.record(amount, now_ms)
+        return verdict
+
     def charge_forwarded(self, amount: float, now_ms: int) -> Throttle | None:
         """Record ``amount`` of what has been forwarded already, whether paced or not; return the throttle."""
         if not self.paced:
@@ -82,7 +133,12 @@ class RateBucket(QuotaBucket):
         )  # until the debt, this charge included, is in the burst
 
     def record(self, amount: float, now_ms: int) -> None:
-        """Record ``amount`` without a verdict; a negative one un-records a charge of the same ``now_ms``."""
+        """Record ``amount`` without a verdict; a negative one un-records a charge of the same ``now_ms``.
+
+        A time before the last charge counts as in `charge`.
+        """
+        if now_ms < self.last_used_ms:
+            now_ms = self.last_used_ms
         self._rate.record(amount, now_ms)
         self.last_used_ms = now_ms
 
@@ -236,10 +292,20 @@ class MutationBucket(_BucketOfTokens):
         self._bucket.restore(state.get("tokens"), now_ms)
 
 
+class SeenIds(Protocol):
+    """Producer ids that cost nothing for some time."""
+
+    def add(self, producer_id: int, until_ms: int, /) -> None:
+        """Note that ``producer_id`` costs nothing before ``until_ms``."""
+
+    def close(self) -> None:
+        """Let each request be decided by itself from now on."""
+
+
 class ProducerIdBucket(_BucketOfTokens):
     """Producer ids (KIP-936): an id that was not seen in the window takes a token. The limit is ids per window."""
 
-    __slots__ = ("_filters", "_seen_until_ms", "new_ids")
+    __slots__ = ("_filters", "_seen_until_ms", "new_ids", "seen")
 
     def __init__(self, key: str, tags: Tags, window: Window, row: SharedRow | None = None) -> None:
         super().__init__(key, tags, window, row)
@@ -247,6 +313,8 @@ class ProducerIdBucket(_BucketOfTokens):
         self._filters: TimedBloomFilters | None = None
         self.new_ids = 0
         """Number of ids that were charged to this bucket by this process."""
+        self.seen: SeenIds | None = None
+        """What else learns which ids cost nothing; ``None`` for nothing."""
         self._seen_until_ms: dict[int, int] | None = None
         """Recent producer ids, and the time until which the filters contain them. Most requests have one of these."""
         if row is not None:
@@ -269,11 +337,26 @@ class ProducerIdBucket(_BucketOfTokens):
         if len(recent) >= RECENT_IDS:
             recent.clear()
         recent[producer_id] = filters.remembers_until_ms
+        if self.seen is not None:
+            self.seen.add(producer_id, filters.remembers_until_ms)
         if seen:
             return None
         if self._row is not None:
             self._row.publish_id(producer_id, now_ms)
         return self.charge_new(now_ms)
+
+    def _extend_wait(self, since_ms: int, until_ms: int, now_ms: int) -> Wait | None:
+        """As `QuotaBucket._extend_wait`. Requests with ids that were seen may have to wait, too."""
+        wait = super()._extend_wait(since_ms, until_ms, now_ms)
+        if self.seen is not None and self.gate_ms > now_ms:
+            self.seen.close()
+            self.seen = None
+        return wait
+
+    @property
+    def seen_until_ms(self) -> Mapping[int, int]:
+        """The recent producer ids, with the time until which each costs nothing."""
+        return self._seen_until_ms or {}
 
     def _learn(self, producer_id: int, at_ms: int) -> None:
         """Add an id that another worker has charged."""

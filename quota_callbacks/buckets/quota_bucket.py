@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Protocol
 from zlib import crc32
 
 from headrace.quota_callbacks.buckets.sampled_rate import SampledRate, Window
@@ -37,6 +37,17 @@ Owner = tuple[str, str]
 
 NEVER_USED: Final = -(2**63)
 
+
+class Meter(Protocol):
+    """Charges a bucket in other threads, within the bucket's credit."""
+
+    def withdraw(self) -> None:
+        """Record what was charged, and charge nothing more until the caller's event has been handled."""
+
+    def collect(self) -> None:
+        """Record what was charged."""
+
+
 PACED_BURST_S: Final = 1.0
 """The default burst of a paced rate, in seconds of the limit. A client that pauses for less still gets its limit."""
 
@@ -59,6 +70,7 @@ class QuotaBucket(ABC):
         "last_used_ms",
         "limit",
         "limit_of",
+        "meter",
         "overflow",
         "owner",
         "policy",
@@ -87,6 +99,8 @@ class QuotaBucket(ABC):
         """The entity that has the quota, as Kafka's tools print it."""
         self.policy: QuotaPolicy = KAFKA_POLICY
         self.last_used_ms = NEVER_USED
+        self.meter: Meter | None = None
+        """Charges the bucket in other threads; ``None`` if nothing does."""
         self.limit_of = -1
         """`ClientQuotas.generation` when the limit was resolved."""
         self.owner: Owner | None = None
@@ -229,7 +243,7 @@ class QuotaBucket(ABC):
             return None
         if self._timeline is None:
             self._timeline = Timeline()
-        self.last_used_ms = now_ms
+        self.last_used_ms = max(self.last_used_ms, now_ms)
         rate, burst = self.per_second(limit), self.burst(limit)
         wait_ms = self._timeline.reserve(amount, rate, burst, now_ms)
         if self.policy.observe:  # no request is held, so the debt must not grow
@@ -256,7 +270,7 @@ class QuotaBucket(ABC):
         when the request reserved its slot, or was held again.
         """
         limit = self.limit
-        if limit is None or self._timeline is None:
+        if limit is None or self._timeline is None or self.policy.observe:
             return None
         delay_ms = min(self._timeline.delay_ms(settled, self.per_second(limit), self.burst(limit), now_ms), longest_ms)
         if delay_ms <= 0:
@@ -271,7 +285,7 @@ class QuotaBucket(ABC):
         """
         if self.limit is None or self._timeline is None:
             return
-        self.last_used_ms = now_ms
+        self.last_used_ms = max(self.last_used_ms, now_ms)
         if forwarded:
             self._timeline.settle(difference, self.per_second(self.limit), now_ms)
         else:

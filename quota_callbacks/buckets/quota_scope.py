@@ -49,7 +49,11 @@ class QuotaScope(BucketSource):
         generation, user, client_id, bucket, _ = connection.cache.get(slot, _NOT_RESOLVED)
         if generation == quotas.generation and client_id == request.client_id and user == connection.user:
             resolved: BucketT | None = bucket
-            if resolved is None or not resolved.dropped:
+            if resolved is None:
+                return None
+            if not resolved.dropped:
+                if resolved.meter is not None:
+                    resolved.meter.withdraw()
                 return resolved
         tags = self._metric_tags(key, connection.user, request.client_id) if key in self.keys else None
         return quotas.resolved(request, slot, key, kind, tags)

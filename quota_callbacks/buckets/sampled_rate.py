@@ -35,11 +35,13 @@ class SampledRate:
     is as old as the window.
     """
 
-    __slots__ = ("_sample_ms", "_samples", "_total", "_window")
+    __slots__ = ("_least_s", "_sample_ms", "_samples", "_total", "_window")
 
     def __init__(self, window: Window) -> None:
         self._window = window
         self._sample_ms = window.seconds * 1000
+        self._least_s = float((window.samples - 1) * window.seconds)
+        """Seconds over which the rate is computed at least."""
         self._samples: list[float] = []
         """Start and last record (ms) and sum of each sample, oldest first; one flat list, to save memory."""
         self._total = 0.0
@@ -91,12 +93,18 @@ class SampledRate:
 
         ``X = (O - T) / T * W``, rounded half up (``QuotaUtils.throttleTime``), at most ``longest_ms``.
         """
+        if self._total <= bound * self._least_s:  # most often: a longer window, or samples that leave it, mean less
+            return 0
         window_ms = self.window_ms(now_ms)
         rate = self._total / (window_ms / 1000.0)
         if rate <= bound:
             return 0
         throttle = (rate - bound) / bound * window_ms
         return longest_ms if throttle >= longest_ms else math.floor(throttle + 0.5)
+
+    def room(self, bound: float) -> float:
+        """Return how much can be recorded from now on without a rate above ``bound`` at any time; may be below 0."""
+        return bound * self._least_s - self._total
 
     def state(self, now_ms: int) -> list[list[float]] | None:
         """Return the state for `restore`: for every sample its age and the age of its last record (both in

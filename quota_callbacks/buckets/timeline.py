@@ -31,11 +31,15 @@ class Timeline:
         self._settled = 0.0
 
     def debt(self, limit: float, now_ms: int) -> float:
-        """Return the debt at ``now_ms``, in the quota's unit; never below 0. ``limit`` is in units a second."""
+        """Return the debt at ``now_ms``, in the quota's unit; never below 0. ``limit`` is in units a second.
+
+        A time before the last use counts as that time.
+        """
         elapsed_ms = now_ms - self._at_ms
-        if elapsed_ms > 0:
+        if elapsed_ms > 0 or not self._limit:
             self._debt = max(0.0, self._debt - self._limit * elapsed_ms / 1000.0)
-        self._at_ms, self._limit = now_ms, limit
+            self._at_ms = now_ms
+        self._limit = limit
         return self._debt
 
     def reserve(self, amount: float, limit: float, burst: float, now_ms: int) -> int:
@@ -79,8 +83,8 @@ class Timeline:
         return [self._debt, now_ms - self._at_ms, self._limit]
 
     def restore(self, state: list[float], now_ms: int) -> None:
-        """Restore a `state`; its age counts back from ``now_ms``."""
-        self._debt, self._at_ms, self._limit = state[0], now_ms - int(state[1]), state[2]
+        """Restore a `state`; its age counts back from ``now_ms``. Changes nothing if it is no state."""
+        self._debt, self._at_ms, self._limit = float(state[0]), now_ms - int(state[1]), float(state[2])
 
 
 def _wait_ms(excess: float, limit: float) -> int:

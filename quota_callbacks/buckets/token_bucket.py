@@ -66,4 +66,4 @@ class TokenBucket:
     def restore(self, state: list[float] | None, now_ms: int) -> None:
         """Restore a `state`; its age counts back from ``now_ms``."""
         if state is not None:
-            self._tokens, self._last_ms = state[0], now_ms - int(state[1])
+            self._tokens, self._last_ms = float(state[0]), now_ms - int(state[1])

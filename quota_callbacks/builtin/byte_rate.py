@@ -19,6 +19,7 @@ from headrace.quota_callbacks.builtin.bucket_callback import BucketCallback
 from headrace.quota_callbacks.builtin.reservations import give_back, reserve, settle, take_reservation
 from headrace.quota_callbacks.entities import QuotaKey
 from headrace.quota_callbacks.hookspecs import hookimpl
+from headrace.quota_callbacks.relay_terms import RelayTerms
 from headrace.quota_callbacks.requests import Interest, Request
 
 if TYPE_CHECKING:
@@ -54,8 +55,7 @@ class ByteRate(BucketCallback):
 
     @hookimpl
     def request_received(self, request: Request, now_ms: int) -> Throttle | None:
-        """Charge a Produce request; cap the size of a Fetch at its quota over a window
-        (``ClientQuotaManager.maxValueInQuotaWindow``)."""
+        """Charge a Produce request; cap the size of a Fetch at its quota over a window."""
         if request.api_key == PRODUCE:
             bucket = self._quotas.bucket_for(request, PRODUCED, RateBucket)
             if bucket is None:
@@ -70,16 +70,29 @@ class ByteRate(BucketCallback):
         bucket = self._quotas.bucket_for(request, FETCHED, RateBucket)
         if bucket is None or bucket.limit is None:
             return None
-        window = bucket.window
         if not bucket.policy.observe:
             request.alone = True
-        most_bytes = int(min(bucket.limit * (window.samples - 1) * window.seconds, INT32_MAX))
+        most_bytes = _most_fetched(bucket)
         if request.fetch_max_bytes is None or most_bytes < request.fetch_max_bytes:
             request.fetch_max_bytes = most_bytes
         if not bucket.paced:
             return self._quotas.wait(request, self._fetched, bucket, now_ms) if now_ms < bucket.gate_ms else None
         expected = min(request.connection.cache.get(FETCH, bucket.typical), request.fetch_max_bytes or INT32_MAX)
         return reserve(request, self._fetched, bucket, expected, now_ms)
+
+    @hookimpl
+    def relay_terms(self, request: Request, now_ms: int) -> RelayTerms:  # noqa: ARG002 -- for other callbacks
+        """Return the buckets of the byte rates, and the cap of a Fetch."""
+        produced = self._quotas.bucket_for(request, PRODUCED, RateBucket)
+        fetched = self._quotas.bucket_for(request, FETCHED, RateBucket)
+        capped = fetched is not None and fetched.limit is not None
+        return RelayTerms(
+            produced=produced,
+            produced_note=None if produced is None else self._produced,
+            fetched=fetched,
+            fetch_max_bytes=_most_fetched(fetched) if fetched is not None and capped else None,
+            fetch_alone=fetched is not None and capped and not fetched.policy.observe,
+        )
 
     @hookimpl
     def request_arrived(self, request: Request, now_ms: int) -> Throttle | None:
@@ -120,3 +133,10 @@ class ByteRate(BucketCallback):
             bucket.charge(request.request_bytes - lost, now_ms)
         elif request.arrived and lost:
             bucket.take_back(lost, int(request.received_s * 1000), now_ms)
+
+
+def _most_fetched(bucket: RateBucket) -> int:
+    """Return the most bytes of a Fetch: the quota over a window (``ClientQuotaManager.maxValueInQuotaWindow``)."""
+    window = bucket.window
+    limit = 0.0 if bucket.limit is None else bucket.limit
+    return int(min(limit * (window.samples - 1) * window.seconds, INT32_MAX))

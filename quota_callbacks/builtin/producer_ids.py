@@ -14,6 +14,7 @@ from headrace.quota_callbacks.buckets.kinds import ProducerIdBucket
 from headrace.quota_callbacks.builtin.bucket_callback import BucketCallback
 from headrace.quota_callbacks.entities import QuotaKey
 from headrace.quota_callbacks.hookspecs import hookimpl
+from headrace.quota_callbacks.relay_terms import RelayTerms
 from headrace.quota_callbacks.requests import Interest
 
 if TYPE_CHECKING:
@@ -42,6 +43,14 @@ class ProducerIds(BucketCallback):
             return None
         request.read_batches = True
         return self._quotas.wait(request, self._slot, bucket, now_ms) if now_ms < bucket.gate_ms else None
+
+    @hookimpl
+    def relay_terms(self, request: Request, now_ms: int) -> RelayTerms | None:
+        """Return the bucket of the user's producer ids."""
+        bucket = self._quotas.bucket_for(request, KEY, ProducerIdBucket)
+        if bucket is not None and bucket.gate_ms > now_ms:
+            return None
+        return RelayTerms(producer_ids=bucket)
 
     @hookimpl
     def batches_received(self, request: Request, now_ms: int) -> Throttle | None:

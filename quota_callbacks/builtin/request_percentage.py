@@ -18,10 +18,11 @@ from typing import TYPE_CHECKING, ClassVar, Final
 from headrace.quota_callbacks.api_keys import ApiKey
 from headrace.quota_callbacks.buckets.kinds import RateBucket
 from headrace.quota_callbacks.builtin.bucket_callback import BucketCallback
-from headrace.quota_callbacks.builtin.request_costs import DEFAULT_COSTS, estimate_ms
+from headrace.quota_callbacks.builtin.request_costs import DEFAULT_COSTS, FALLBACK_COST, estimate_ms
 from headrace.quota_callbacks.builtin.reservations import give_back, reserve, settle
 from headrace.quota_callbacks.entities import QuotaKey
 from headrace.quota_callbacks.hookspecs import PluginContext, hookimpl
+from headrace.quota_callbacks.relay_terms import RelayTerms
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -73,6 +74,17 @@ class RequestPercentage(BucketCallback):
         """Return the estimate of the cost model."""
         observed_ms = _observed_ms(request)
         return estimate_ms(request.api_key, request.request_bytes, request.response_bytes, observed_ms, self._costs)
+
+    @hookimpl(trylast=True)
+    def request_costs(self, api_key: int) -> tuple[float, float]:
+        """Return the costs of the model of `request_time_ms`."""
+        cost = self._costs.get(api_key, FALLBACK_COST)
+        return cost.base_ms, cost.per_kib_ms
+
+    @hookimpl
+    def relay_terms(self, request: Request, now_ms: int) -> RelayTerms:  # noqa: ARG002 -- for other callbacks
+        """Return the bucket of the thread time."""
+        return RelayTerms(request_time=self._quotas.bucket_for(request, KEY, RateBucket))
 
     @hookimpl
     def request_received(self, request: Request, now_ms: int) -> Throttle | None:

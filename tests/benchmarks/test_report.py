@@ -75,7 +75,7 @@ def test_three_files_are_written(tmp_path: Path) -> None:
     text = write(tmp_path / "new", MEASURED, {"rounds": 1, "sizes": {"connects": 4}})
     assert (tmp_path / "new" / MARKDOWN_FILE).read_text(encoding="utf-8") == text
     assert "- sizes: connects 4" in text
-    assert "| CPU, 64 KiB batches in | ≤ 1.5 x haproxy | 1.5 x | met | - | not measured |" in text
+    assert "| CPU, 64 KiB batches in | ≤ 1.5 x haproxy | 1.5 x | met | - | - |" in text
     document = json.loads((tmp_path / "new" / JSON_FILE).read_text(encoding="utf-8"))
     assert len(document["samples"]) == len(MEASURED.samples)
     assert document["samples"][1]["values"]["cpu_s"] == 0.3
@@ -85,14 +85,14 @@ def test_three_files_are_written(tmp_path: Path) -> None:
     assert "headrace-quotas" in picture
 
 
-def test_pure_python_and_compiled_stand_in_one_row_unless_their_targets_differ() -> None:
+def test_both_data_planes_stand_in_one_row_unless_their_targets_differ() -> None:
     def evaluated(path: str, target: str, measured: float, verdict: Verdict) -> Outcome:
         found = Spread(middle=measured, low=measured, high=measured)
         return Outcome(path=path, what="CPU", target=target, measured=found, against="mine", unit="x", verdict=verdict)
 
     pure = [evaluated("headrace-quotas", target, 3.0, Verdict.MISSED) for target in ("≤ 2 x", "≤ 1.5 x")]
-    compiled = [evaluated("headrace-compiled", target, 1.0, Verdict.MET) for target in ("≤ 2 x", "≤ 1 x")]
-    assert targets_table([*pure, *compiled]).splitlines()[2:] == [
+    native = [evaluated("headrace-native", target, 1.0, Verdict.MET) for target in ("≤ 2 x", "≤ 1 x")]
+    assert targets_table([*pure, *native]).splitlines()[2:] == [
         "| CPU | ≤ 2 x | 3 x, against mine | **missed** | 1 x, against mine | met |",
         "| CPU | ≤ 1.5 x | 3 x, against mine | **missed** | - | - |",
         "| CPU | ≤ 1 x | - | - | 1 x, against mine | met |",

@@ -29,6 +29,8 @@ SAMPLE_S: Final = 1.0
 see the owner of one that lasts. One look costs some twenty milliseconds, most of them the kernel's."""
 
 ACCEPTED: Final = "headrace_connections_accepted_total"
+CONNECTED: Final = ("headrace_connections", "headrace_upstream_connections")
+"""As many of clients as to brokers: each client has its connection to a broker."""
 _LISTENING: Final = "0A"
 _TABLES: Final = (Path("/proc/net/tcp"), Path("/proc/net/tcp6"))
 
@@ -85,9 +87,10 @@ class PeerWatch:
     def _begin(self) -> bool:
         """Note what is there, and return whether it can be told from what comes: a proxy that has accepted a client
         before, and dials the broker only now, would have a connection too many."""
-        self._accepted = {pid: front.proxy.metric(ACCEPTED) for pid, front in self._proxies.items()}
-        if not all(_has_dialled(front) for front in self._proxies.values()):
-            return False
+        for pid, front in self._proxies.items():
+            self._accepted[pid], clients, dialled = front.proxy.metrics(ACCEPTED, *CONNECTED)
+            if clients != dialled:
+                return False
         self._before.clear()
         for tie, inode in self._ties():
             self._before.setdefault(tie, {0}).add(inode)
@@ -148,11 +151,6 @@ class PeerWatch:
         except psutil.Error:
             name = "gone"
         return f"process {pid} ({name}) connected to the broker at {tie.broker_port} from port {tie.client_port}"
-
-
-def _has_dialled(front: Front) -> bool:
-    """Return whether each client of a proxy has its connection to a broker."""
-    return front.proxy.metric("headrace_connections") == front.proxy.metric("headrace_upstream_connections")
 
 
 def _sockets(pids: Iterable[int]) -> dict[int, int]:

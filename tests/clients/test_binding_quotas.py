@@ -48,8 +48,12 @@ PARTS: Final = (range(300), range(300, 330), range(330, 360))
 SAMPLE_S: Final = 0.2
 CONNECTIONS: Final = 2
 """Of librdkafka with one broker: to the bootstrap server, and to the broker under the name that it has in Metadata."""
-LISTINGS: Final = 10
-"""Of all topics, again and again until they are throttled."""
+LISTINGS: Final = 2
+"""Of all topics, again and again until they are throttled. Few, since each takes up to a second from then on."""
+
+BY_THE_BROKER: Final = {"transactional": {"record-retry-total"}}
+"""Errors of scenarios that no quota causes. A broker may refuse the first records of a transaction with
+CONCURRENT_TRANSACTIONS while it still completes the transaction before (KIP-890), and the client sends them again."""
 
 Scenario: TypeAlias = "Callable[[BindingFront, ClientUnderTest], object]"
 
@@ -199,6 +203,7 @@ def compare(
             for side, seen in throttled.items():  # once more at the end, for what came last
                 seen |= both.throttled(side)
     problems = []
+    expected = BY_THE_BROKER.get(scenario.__name__, set())
     for name, pair in sides.items():
         proxied, direct = (futures[side].result() for side in pair)
         for side, outcome in zip(pair, (proxied, direct), strict=True):
@@ -206,7 +211,7 @@ def compare(
                 problems.append(f"{name}, {side.name}: {outcome.delivered}, {outcome.errors}\n{outcome.failure}")
             if not binding <= throttled[side]:
                 problems.append(f"{name}, {side.name}: throttled by {throttled[side]}, not by all of {binding}")
-        if not proxied.errors <= direct.errors:
+        if not proxied.errors <= direct.errors | expected:
             problems.append(f"{name}: {proxied.errors} through the proxy, {direct.errors} without")
     assert not problems, "\n".join(problems)
 
@@ -242,6 +247,7 @@ def test_transactions(both: BindingFront) -> None:
     check_transactions(both, CLIENTS)
 
 
+@pytest.mark.exhaustive
 def test_admin_of_topics(both: BindingFront) -> None:
     check_admin(both, CLIENTS)
 

@@ -9,12 +9,14 @@ from typing import Final
 
 from pydantic import SecretStr
 
-from headrace.config import HostPort, LogFormat, LogLevel, NodeIds, OnError, UnixPath
+from headrace.config import LogFormat, LogLevel, NodeIds, OnError, UnixPath
+from headrace.config.schema import DataPlane
 from headrace.config.tables.client_quotas import AlterRule, BrokersQuotas, StoreKind, Unreachable
 from headrace.config.tables.sasl import LookupMechanism, SaslMode, UnknownOwner, UpstreamIdentity
 from headrace.config.tables.tls import ClientCertificates, TlsVersion
 from headrace.config.values import AUTO
 from headrace.quota_callbacks.policies import EnforcementMode, NewConnections
+from headrace.quota_callbacks.requests import Address
 from headrace.quota_callbacks.secret_sources import SecretSource
 
 DURATION: Final = 'expected a duration such as "10s" (ms, s, m, h, d) or a number of seconds, from {} to {}'
@@ -61,7 +63,7 @@ TLS_FILES: Final = {
     "listen": ("certificate_file", "key_file", "client_ca_file"),
     "admin": ("certificate_file", "key_file", "client_ca_file"),
 }
-LOOPBACK: Final = HostPort(host="127.0.0.1", port=9092)
+LOOPBACK: Final = Address(host="127.0.0.1", port=9092)
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +96,7 @@ GOOD: Final = (
     Good(
         "upstream.bootstrap_servers",
         '["kafka-1.example.com:1", "[2001:db8::1]:65535"]',
-        (HostPort(host="kafka-1.example.com", port=1), HostPort(host="2001:db8::1", port=65535)),
+        (Address(host="kafka-1.example.com", port=1), Address(host="2001:db8::1", port=65535)),
     ),
     Good("upstream.connect_timeout", '"500ms"', 0.5),
     Good("upstream.connect_timeout", '"10ms"', 0.01),
@@ -102,15 +104,16 @@ GOOD: Final = (
     Good("upstream.connect_timeout", "2", 2.0),
     Good("upstream.connect_timeout", "0.25", 0.25),
     Good("upstream.reply_timeout", '"15m"', 900.0),
-    Good("listen.address", '"0.0.0.0:19192"', HostPort(host="0.0.0.0", port=19192)),
-    Good("listen.address", '"[::]:19192"', HostPort(host="::", port=19192)),
-    Good("listen.address", '"[fe80::1%eth0]:19192"', HostPort(host="fe80::1%eth0", port=19192)),
-    Good("listen.address", '"my_host:19192"', HostPort(host="my_host", port=19192)),
+    Good("listen.address", '"0.0.0.0:19192"', Address(host="0.0.0.0", port=19192)),
+    Good("listen.address", '"[::]:19192"', Address(host="::", port=19192)),
+    Good("listen.address", '"[fe80::1%eth0]:19192"', Address(host="fe80::1%eth0", port=19192)),
+    Good("listen.address", '"my_host:19192"', Address(host="my_host", port=19192)),
     Good("upstream.proxy_protocol", "true", True),
     Good("upstream.tls.enabled", "true", True),
     *(Good(f"upstream.tls.{key}", '"/etc/x.pem"', "/etc/x.pem") for key in ("ca_file", "certificate_file", "key_file")),
     *(Good(f"upstream.tls.{key}", '{ env = "X" }', SecretSource(env="X")) for key in ("ca_password", "key_password")),
     Good("upstream.tls.verify_names", "false", False),
+    Good("upstream.tls.kernel", "true", True),
     Good("upstream.tls.min_version", '"1.3"', TlsVersion.TLS_1_3),
     Good("upstream.tls.ciphers", '"ECDHE+AESGCM:!aNULL"', "ECDHE+AESGCM:!aNULL"),
     Good("upstream.sasl.mechanism", '"SCRAM-SHA-512"', "SCRAM-SHA-512"),
@@ -155,6 +158,11 @@ GOOD: Final = (
     Good("workers", "1", 1),
     Good("workers", "64", 64),
     Good("workers", '"auto"', AUTO),
+    Good("data_plane", '"auto"', DataPlane.AUTO),
+    Good("data_plane", '"python"', DataPlane.PYTHON),
+    Good("data_plane", '"native"', DataPlane.NATIVE),
+    Good("data_plane_threads", "1", 1),
+    Good("data_plane_threads", "64", 64),
     Good("limits.max_frame_bytes", '"1MiB"', 2**20),
     Good("limits.max_frame_bytes", '"1.5 MB"', 1_500_000),
     Good("limits.max_frame_bytes", "1024", 1024),
@@ -206,10 +214,10 @@ GOOD: Final = (
     Good("shutdown.drain_timeout", '"1.5m"', 90.0),
     Good("watchdog.timeout", '"1s"', 1.0),
     Good("watchdog.timeout", "86400", 86400.0),
-    Good("admin.listen", '"127.0.0.1:0"', HostPort(host="127.0.0.1", port=0)),
+    Good("admin.listen", '"127.0.0.1:0"', Address(host="127.0.0.1", port=0)),
     Good("quota.state.file", '"/var/lib/headrace/usage.sqlite"', "/var/lib/headrace/usage.sqlite"),
     Good("quota.state.interval", '"1m"', 60.0),
-    Good("admin.listen", '"[::1]:9190"', HostPort(host="::1", port=9190)),
+    Good("admin.listen", '"[::1]:9190"', Address(host="::1", port=9190)),
     Good("admin.listen", '"unix:/run/headrace/admin.sock"', UnixPath(path="/run/headrace/admin.sock")),
     Good("admin.listen", f'"unix:/{"x" * 106}"', UnixPath(path=f"/{'x' * 106}")),
     Good("admin.token_file", '"/etc/headrace/admin-token"', "/etc/headrace/admin-token"),
@@ -284,6 +292,8 @@ def _size(key: str) -> tuple[Bad, ...]:
 
 BAD: Final = (
     *_invalid("workers", WORKERS, "0", "65", "-1", '"2"', '"Auto"', "1.5", "true", "[2]", "{}"),
+    *_invalid("data_plane", 'expected "auto", "native" or "python"', '"rust"', "true"),
+    *_invalid("data_plane_threads", WHOLE.format(1, 64), "0", "65", '"2"', "true"),
     *_invalid("upstream.bootstrap_servers", SERVERS, "[]", '"127.0.0.1:9092"', "9092", "{}"),
     *(
         Bad("upstream.bootstrap_servers", f'["a:1", {item}]', f"{CONNECT}{why}", item, 1, schema_sees=seen)
@@ -324,6 +334,7 @@ BAD: Final = (
     ),
     *(Bad(f"upstream.tls.{key}", '"x"', SECRET, hidden=True) for key in ("ca_password", "key_password")),
     *_invalid("upstream.tls.verify_names", "expected true or false", '"yes"', "1"),
+    *_invalid("upstream.tls.kernel", "expected true or false", '"yes"', "1"),
     *_invalid("upstream.tls.min_version", 'expected "1.2" or "1.3"', '"ssl"', "1.2"),
     *_invalid("upstream.tls.ciphers", CIPHERS, '""', "7"),
     *_invalid("upstream.sasl.mechanism", SASL_MECHANISM, '"plain"', "7"),
@@ -336,7 +347,11 @@ BAD: Final = (
     Bad("upstream.owner_lookup.password", '"hunter2"', SECRET, hidden=True),
     *_invalid("upstream.owner_lookup.unknown_owner", 'expected "fallback_user" or "refuse"', '"accept"', "7"),
     *_invalid("listen.broker_host", f"{BROKER_HOST}; $(node_id) must be in it exactly once", '"kafka.example.com"'),
-    *_invalid("listen.broker_host", f"{BROKER_HOST}; not a host name", '"a b$(node_id)"'),
+    *_invalid(
+        "listen.broker_host",
+        f"{BROKER_HOST}; it gives 'a_0.b', which is not a host name: 'a_0' is not a label",
+        '"a_$(node_id).b"',
+    ),
     *_invalid("listen.proxy_protocol_from", NETWORKS, '"10.0.0.0/24"', "1"),
     *(Bad(f"listen.tls.{key}", '"x"', SECRET, hidden=True) for key in ("key_password", "client_ca_password")),
     *_invalid("listen.tls.client_certificates", 'expected "none", "requested" or "required"', '"yes"', "true"),

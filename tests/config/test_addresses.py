@@ -3,7 +3,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.config.values import (
-    HostPort,
     NodeIds,
     is_loopback_host,
     is_wildcard_host,
@@ -11,6 +10,7 @@ from headrace.config.values import (
     parse_host_port,
     parse_node_ids,
 )
+from headrace.quota_callbacks.requests import Address
 
 PORTS = st.integers(0, 65535)
 HOSTS = st.ip_addresses().map(str) | st.from_regex(
@@ -20,13 +20,13 @@ HOSTS = st.ip_addresses().map(str) | st.from_regex(
 
 @given(HOSTS, PORTS)
 def test_an_address_written_reads_as_the_same(host: str, port: int) -> None:
-    address = HostPort(host=host, port=port)
+    address = Address(host=host, port=port)
     assert parse_host_port(str(address)) == address
 
 
 def test_ipv6_addresses_are_written_in_brackets() -> None:
-    assert str(HostPort(host="::1", port=1)) == "[::1]:1"
-    assert str(HostPort(host="127.0.0.1", port=1)) == "127.0.0.1:1"
+    assert str(Address(host="::1", port=1)) == "[::1]:1"
+    assert str(Address(host="127.0.0.1", port=1)) == "127.0.0.1:1"
     assert parse_host("[::1]") == parse_host("::1") == "::1"
 
 

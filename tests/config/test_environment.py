@@ -4,10 +4,11 @@ import tomllib
 
 import pytest
 
-from headrace.config import ConfigValueError, HostPort, loads
+from headrace.config import ConfigValueError, loads
 from headrace.config.keys import keys
 from headrace.config.overrides import variable_of
 from headrace.config.schema import Config
+from headrace.quota_callbacks.requests import Address
 from tests.config.cases import GOOD, Good
 from tests.config.documents import COMPANIONS, MINIMAL, leaf, with_key
 
@@ -53,7 +54,7 @@ def test_a_file_is_not_needed() -> None:
         "PATH": "/bin",
     }
     config = loads("", environment=variables)
-    assert config.upstream.bootstrap_servers == (HostPort(host="a", port=1), HostPort(host="b", port=2))
+    assert config.upstream.bootstrap_servers == (Address(host="a", port=1), Address(host="b", port=2))
     assert config.quotas[0].producer_byte_rate == 2**20
     assert config.enforcement.exempt_users == ("CN=a,O=b",)
 
@@ -104,7 +105,7 @@ def test_a_variable_that_resembles_no_key_gets_the_rule_for_names() -> None:
             "HEADRACE_ADMIN_SERVICE_HOST",
             "HEADRACE_ADMIN_PORT",
         ),
-        *("HEADRACE_PURE", "HEADRACE_COMPILED", "HEADRACE_PIPELINE_CACHE", "HEADRACE_TESTBED_CACHE"),
+        *("HEADRACE_PURE", "HEADRACE_PIPELINE_CACHE", "HEADRACE_TESTBED_CACHE"),
         *("HEADRACEX", "headrace_workers", "OTEL_SDK_DISABLED"),
     ],
 )
@@ -132,6 +133,32 @@ def test_keys_of_further_listeners() -> None:
     assert loads(text, environment=variables).listeners == loads(in_file).listeners
     (problem,) = refused({"HEADRACE_LISTENERS__EXTERNAL__ADRESS": "127.0.0.1:9194"})
     assert problem.startswith("HEADRACE_LISTENERS__EXTERNAL__ADRESS: unknown variable; ")
+
+
+DASHED = MINIMAL + '[listeners.my-team]\naddress = "127.0.0.1:9193"\n'
+
+
+def test_an_underscore_stands_for_a_hyphen_of_a_listener_of_the_file() -> None:
+    variables = {"HEADRACE_LISTENERS__MY_TEAM__ADDRESS": "127.0.0.1:9194"}
+    assert loads(DASHED, environment=variables).listeners == loads(DASHED.replace("9193", "9194")).listeners
+    (problem,) = refused({"HEADRACE_LISTENERS__MY_TEAM__BACKLOG": "0"}, DASHED)
+    assert problem.startswith("HEADRACE_LISTENERS__MY_TEAM__BACKLOG 0: expected")
+    assert list(loads(MINIMAL, environment=variables).listeners) == ["my_team"], "a new listener has no hyphen"
+
+
+def test_an_underscore_stands_for_a_hyphen_of_a_listener_of_a_variable() -> None:
+    variables = {
+        "HEADRACE_LISTENERS__MY_TEAM__BACKLOG": "7",
+        "HEADRACE_LISTENERS": '{ my-team = { address = "127.0.0.1:9193" } }',
+    }
+    assert loads(MINIMAL, environment=variables).listeners == loads(DASHED + "backlog = 7\n").listeners
+
+
+def test_a_variable_of_two_listeners_is_an_error() -> None:
+    text = DASHED + '[listeners.my_team]\naddress = "127.0.0.1:9293"\n'
+    (problem,) = refused({"HEADRACE_LISTENERS__MY_TEAM__BACKLOG": "7"}, text)
+    name = "HEADRACE_LISTENERS__MY_TEAM__BACKLOG"
+    assert problem.startswith(f"{name}: could be a key of the listeners my-team or my_team, since an underscore stands")
 
 
 def test_an_empty_variable_counts_as_not_set() -> None:

@@ -2,10 +2,11 @@
 
 import pytest
 
-from headrace.config import FLAGS, ConfigValueError, HostPort, LogFormat, load, loads
+from headrace.config import FLAGS, ConfigValueError, LogFormat, load, loads
 from headrace.config.keys import keys
 from headrace.config.schema import Config
 from headrace.config.values import AUTO
+from headrace.quota_callbacks.requests import Address
 from tests.config.documents import MINIMAL, leaf
 
 REQUIRED = {
@@ -29,6 +30,7 @@ def test_the_table_of_flags() -> None:
         "--advertised-port": "listen.advertised_port",
         "--node-ids": "listen.node_ids",
         "--workers": "workers",
+        "--data-plane": "data_plane",
         "--max-frame-bytes": "limits.max_frame_bytes",
         "--drain-timeout": "shutdown.drain_timeout",
         "--admin": "admin.listen",
@@ -42,19 +44,19 @@ def test_the_table_of_flags() -> None:
 
 def test_three_flags_are_enough() -> None:
     config = load(None, REQUIRED)
-    assert config.upstream.bootstrap_servers == (HostPort(host="kafka-1", port=9092),)
-    assert config.listen.advertised == HostPort(host="kafka.example.com", port=19192)
+    assert config.upstream.bootstrap_servers == (Address(host="kafka-1", port=9092),)
+    assert config.listen.advertised == Address(host="kafka.example.com", port=19192)
     assert config == loads(MINIMAL.replace("127.0.0.1:9092", "kafka-1:9092"))
 
 
 @pytest.mark.parametrize(
     ("key", "given", "value"),
     [
-        ("upstream.bootstrap_servers", "a:1, [::1]:2", (HostPort(host="a", port=1), HostPort(host="::1", port=2))),
+        ("upstream.bootstrap_servers", "a:1, [::1]:2", (Address(host="a", port=1), Address(host="::1", port=2))),
         (
             "upstream.bootstrap_servers",
             ("a:1", "b:2,c:3"),  # the flag given twice
-            (HostPort(host="a", port=1), HostPort(host="b", port=2), HostPort(host="c", port=3)),
+            (Address(host="a", port=1), Address(host="b", port=2), Address(host="c", port=3)),
         ),
         ("listen.advertised_port", "29192", 29192),
         ("listen.advertised_port", 29192, 29192),
@@ -67,7 +69,7 @@ def test_three_flags_are_enough() -> None:
         ("shutdown.drain_timeout", "0.5", 0.5),
         ("shutdown.drain_timeout", "1m", 60.0),
         ("shutdown.drain_timeout", 5, 5.0),
-        ("admin.listen", "[::1]:9190", HostPort(host="::1", port=9190)),
+        ("admin.listen", "[::1]:9190", Address(host="::1", port=9190)),
         ("log.level", "debug", "debug"),
         ("log.format", "json", LogFormat.JSON),
         ("quota.window.num", "5", 5),  # a key without a flag of its own can be set by its name
@@ -84,13 +86,13 @@ def test_flags_win_over_the_file_and_none_is_not_given() -> None:
     config = loads(text, flags={"shutdown.drain_timeout": "7s", "log.level": None, "listen.address": "[::1]:19192"})
     assert config.shutdown.drain_timeout_s == 7.0
     assert config.log.level == "error"
-    assert config.listen.address == HostPort(host="::1", port=19192)
+    assert config.listen.address == Address(host="::1", port=19192)
 
 
 def test_a_flag_can_give_what_the_file_lacks() -> None:
     (_, *others) = MINIMAL.splitlines(keepends=True)
     config = loads("".join(others), flags={"upstream.bootstrap_servers": "kafka-1:9092"})
-    assert config.upstream.bootstrap_servers == (HostPort(host="kafka-1", port=9092),)
+    assert config.upstream.bootstrap_servers == (Address(host="kafka-1", port=9092),)
 
 
 def test_without_anything_the_required_flags_are_named() -> None:

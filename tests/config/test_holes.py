@@ -2,8 +2,9 @@
 
 import pytest
 
-from headrace.config import Config, ConfigError, HostPort, loads
+from headrace.config import Config, ConfigError, loads
 from headrace.config.overrides import FLAGS
+from headrace.quota_callbacks.requests import Address
 from tests.config.documents import MINIMAL
 
 PLUGINS = ("metrics", "request_percentage", "tracing", "usage_records")
@@ -56,7 +57,7 @@ HEAD = 'upstream.bootstrap_servers = ["a:1"]\nlisten.address = "{}"\n'
 @pytest.mark.parametrize(("address", "host"), [("kafka.example.com:9192", "kafka.example.com"), ("[::1]:9192", "::1")])
 def test_the_listening_host_is_advertised_unless_another_is_given(address: str, host: str) -> None:
     listen = loads(HEAD.format(address)).listen
-    assert listen.advertised == HostPort(host=host, port=9192)
+    assert listen.advertised == Address(host=host, port=9192)
 
 
 @pytest.mark.parametrize("address", ["0.0.0.0:9192", "[::]:9192"])

@@ -13,7 +13,6 @@ from headrace.config import (
     ConfigFileError,
     ConfigSyntaxError,
     ConfigValueError,
-    HostPort,
     Listen,
     Problem,
     Upstream,
@@ -21,6 +20,7 @@ from headrace.config import (
     loads,
 )
 from headrace.config.loading import MAX_FILE_BYTES
+from headrace.quota_callbacks.requests import Address
 from headrace.quota_callbacks.value_texts import dotted, toml_text
 from tests.config.documents import MINIMAL
 
@@ -189,8 +189,9 @@ exempt_users = ["a", 1]
         (
             '"a b" = 5',
             (
-                '"a b": unknown key; known here: upstream, listen, listeners, workers, limits, shutdown, watchdog, '
-                "admin, log, enforcement, quota, controller, producer, quotas, client_quotas, plugins"
+                '"a b": unknown key; known here: upstream, listen, listeners, workers, data_plane, data_plane_threads, '
+                "limits, shutdown, watchdog, admin, log, enforcement, quota, controller, producer, quotas, "
+                "client_quotas, plugins"
             ),
         ),
         ("limits = 5", "limits = 5: expected a table: [limits] and keys below it"),
@@ -261,5 +262,5 @@ def test_a_value_is_shortened_in_the_rule_that_names_it() -> None:
 
 def test_the_advertised_port_is_the_listening_port_unless_another_is_given() -> None:
     listen = loads(MINIMAL + "listen.advertised_port = 29192\n").listen
-    assert listen.advertised == HostPort(host="kafka.example.com", port=29192)
-    assert loads(MINIMAL).listen.advertised == HostPort(host="kafka.example.com", port=19192)
+    assert listen.advertised == Address(host="kafka.example.com", port=29192)
+    assert loads(MINIMAL).listen.advertised == Address(host="kafka.example.com", port=19192)

@@ -89,7 +89,7 @@ def refused(text: str) -> str:
 def test_quotas_with_names_of_plugins() -> None:
     config = later(VALID)
     assert config == loads(MINIMAL + VALID, schema=SCHEMA)
-    assert config.names_to_check is None
+    assert config.tables_with_other_names == {}
     assert config.entity_quotas() == {
         BLUE: {"producer_byte_rate": Quota(value=2**20, policy=QuotaPolicy(mode=EnforcementMode.PACED))},
         QuotaEntity(user="alice"): {"request_rate": Quota(value=10), "consumer_byte_rate": Quota(value=5)},

@@ -177,3 +177,16 @@ def test_a_file_beside_a_topic_of_quotas_has_no_effect() -> None:
 def test_a_rule_is_silent_while_one_of_its_keys_is_bad() -> None:
     problems = said(head(address="127.0.0.1:65535") + "listen.node_ids = 5\n")
     assert [line.partition(" =")[0] for line in problems] == ["headrace.toml:4: listen.node_ids"]
+
+
+@pytest.mark.parametrize("workers", ['"auto"', "2"])
+def test_the_native_data_plane_has_no_worker_processes(workers: str) -> None:
+    native = 'data_plane = "native"\n'
+    assert said(f"{native}workers = {workers}\n{head()}") == [
+        (
+            'headrace.toml:1: data_plane = "native": its threads charge buckets of their own process, and workers '
+            f'({workers}) share theirs; expected workers = 1 with as many data_plane_threads, or "python"'
+        )
+    ]
+    assert said(f"{native}workers = 1\n{head()}") == []
+    assert said(f"workers = {workers}\n{head()}") == []

@@ -16,10 +16,10 @@ import pytest
 from click.testing import CliRunner
 
 from headrace.config.loading import loads
-from headrace.config.values import HostPort
 from headrace.proxy.cli import main
 from headrace.proxy.output_queue import END_TIMEOUT_S
 from headrace.proxy.server.server import CLOSE_TIMEOUT_S
+from headrace.quota_callbacks.requests import Address
 from testbed.errors import HelmError, HelmUnavailableError
 from testbed.helm import existing_helm, run_helm
 from testbed.helm import helm as find_helm
@@ -136,7 +136,7 @@ def test_the_rendered_file_is_valid(authority: Authority, tmp_path: Path, monkey
 def test_the_pod_has_the_ports_and_the_user_of_the_image() -> None:
     found = rendered()
     config = loads(found.configuration)
-    assert isinstance(config.admin.listen, HostPort)
+    assert isinstance(config.admin.listen, Address)
     ports = {each["name"]: each["containerPort"] for each in found.container["ports"]}
     assert ports == {"kafka": config.listen.address.port, "admin": config.admin.listen.port}
     (port,) = found.one("Service")["spec"]["ports"]

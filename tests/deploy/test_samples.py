@@ -12,8 +12,8 @@ from click.testing import CliRunner
 
 from headrace.config.loading import loads
 from headrace.config.tables.limits import Limits
-from headrace.config.values import HostPort
 from headrace.proxy.cli import main
+from headrace.quota_callbacks.requests import Address
 from tests.deploy.balancer import HAPROXY, SAMPLE, with_replaced
 from tests.deploy.chart import ROOT, TOKEN, manifests, with_secrets
 
@@ -92,7 +92,7 @@ def test_haproxy_accepts_its_sample() -> None:
 def test_the_balancer_fits_the_configuration() -> None:
     text = SAMPLE.read_text(encoding="ascii")
     config = loads(TLS_CONFIG)
-    assert isinstance(config.admin.listen, HostPort)
+    assert isinstance(config.admin.listen, Address)
     assert f"bind :{config.listen.advertised.port}\n" in text
     assert f"check port {config.admin.listen.port} " in text
     assert re.findall(r"server proxy-\d 192\.0\.2\.\d+:(\d+)", text) == [str(config.listen.address.port)] * 2

@@ -43,7 +43,7 @@ def test_its_variables_are_a_whole_configuration() -> None:
 
 def test_the_names_in_its_table_follow_the_rule() -> None:
     rows = dict(re.findall(r"^\| `([a-z_.]+)` \| `(HEADRACE_\w+)` \|$", PAGE, re.MULTILINE))
-    assert len(rows) == 4
+    assert len(rows) == 5
     assert rows == {key: variable_of(tuple(key.split("."))) for key in rows}
     assert len(rows.keys() & {leaf.key for leaf in keys(Config)}) == 3
 

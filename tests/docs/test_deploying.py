@@ -29,10 +29,10 @@ from headrace.config.keys import keys
 from headrace.config.loading import loads
 from headrace.config.schema import Config, Shutdown
 from headrace.config.tables.limits import Limits
-from headrace.config.values import HostPort
 from headrace.proxy.network.topology import Topology
 from headrace.proxy.output_queue import END_TIMEOUT_S
 from headrace.proxy.server.server import CLOSE_TIMEOUT_S
+from headrace.quota_callbacks.requests import Address
 from testbed.kafka.cluster import KafkaCluster
 from testbed.kafka.tools import Tool, run_tool
 from testbed.proxy_process import ProxyProcess
@@ -203,7 +203,7 @@ def test_kubernetes_sample() -> None:
     pod = objects["Deployment"]["spec"]["template"]["spec"]
     (container,) = pod["containers"]
     admin = config.admin.listen
-    assert isinstance(admin, HostPort)
+    assert isinstance(admin, Address)
     assert [each["containerPort"] for each in container["ports"]] == [admin.port, *ports(config)]
     names = {each["name"]: each["containerPort"] for each in container["ports"]}
     assert [(each["port"], names[each["targetPort"]]) for each in objects["Service"]["spec"]["ports"]] == [
@@ -239,7 +239,7 @@ def test_the_scrape_job_is_that_of_the_alerts() -> None:
     assert f'job="{job["job_name"]}"' in RULES
     assert job["authorization"].keys() == {"type", "credentials_file"}
     admin = example().admin.listen
-    assert isinstance(admin, HostPort)
+    assert isinstance(admin, Address)
     (group,) = job["static_configs"]
     assert {each.rpartition(":")[2] for each in group["targets"]} == {str(admin.port)}
     assert all(each.rpartition(":")[0] in PAGE for each in group["targets"])
@@ -258,13 +258,13 @@ def test_containerfile() -> None:
     by_name: dict[str, list[str]] = {}
     for name, value in instructions():
         by_name.setdefault(name, []).append(value)
-    assert by_name["FROM"] == ["python:3.11 AS build", "python:3.11-slim"], "the first has a compiler"
+    assert by_name["FROM"] == ["rust:1.95-slim AS rust", "python:3.11 AS build", "python:3.11-slim"]
     assert json.loads(by_name["ENTRYPOINT"][0]) == ["headrace"]
     assert json.loads(by_name["CMD"][0]) == ["run", "--config", "/etc/headrace/headrace.toml"]
     assert by_name["STOPSIGNAL"] == ["SIGTERM"]
     assert "--require-hashes -r requirements/run.txt" in by_name["RUN"][0]
     assert "--no-deps ." in by_name["RUN"][0]
-    copied = [source for value in by_name["COPY"][:-1] for source in value.split()[:-1]]
+    copied = [source for value in by_name["COPY"] if "--from" not in value for source in value.split()[:-1]]
     assert all((ROOT / each).exists() for each in copied)
     project = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
     packages = set(re.findall(r'"([a-z_]+)\*"', project)) - {"testbed", "examples"}

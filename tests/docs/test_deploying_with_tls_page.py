@@ -10,9 +10,9 @@ import pytest
 
 from headrace.config.loading import loads
 from headrace.config.schema import Shutdown
-from headrace.config.values import HostPort
 from headrace.proxy.output_queue import END_TIMEOUT_S
 from headrace.proxy.server.server import CERTIFICATES_S, CLOSE_TIMEOUT_S
+from headrace.quota_callbacks.requests import Address
 from testbed.errors import HelmUnavailableError
 from testbed.helm import helm
 from tests.deploy.chart import CHART, RENDERED, manifests, render_text
@@ -93,7 +93,7 @@ def test_names_and_addresses_are_those_of_the_samples() -> None:
 
 def test_the_container_has_the_ports_and_the_time_to_stop() -> None:
     run = command("podman", "run")
-    assert isinstance(CONFIG.admin.listen, HostPort)
+    assert isinstance(CONFIG.admin.listen, Address)
     published = [run[index + 1].split(":")[1:] for index, word in enumerate(run) if word == "--publish"]
     ports = [str(CONFIG.listen.address.port), str(CONFIG.admin.listen.port)]
     assert published == [[port, port] for port in ports]

@@ -82,6 +82,7 @@ def test_the_package_of_the_page_passes_its_own_tests(package: Path) -> None:
     assert "2 passed" in ran.stdout
 
 
+@pytest.mark.exhaustive
 def test_the_proxy_finds_it_and_checks_its_options(package: Path) -> None:
     upstream = '[upstream]\nbootstrap_servers = ["127.0.0.1:9092"]\n[listen]\naddress = "127.0.0.1:9192"\n'
     (package / "good.toml").write_text(upstream + titled("headrace.toml"), encoding="utf-8")

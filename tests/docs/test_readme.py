@@ -14,6 +14,7 @@ import pytest
 from headrace.config.loading import loads
 from headrace.proxy.admin.access import read_tokens
 from testbed.kafka.tools import Tool, run_tool
+from testbed.preloaded_command import run_headrace
 from testbed.proxy_process import ProxyProcess
 
 if TYPE_CHECKING:
@@ -56,12 +57,10 @@ def test_a_first_use_in_front_of_a_cluster(kafka: FirstBroker) -> None:
         code = blocks("python")[0].replace("localhost:9192", proxy.bootstrap_servers)
         result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
         assert result.returncode == 0, result.stderr
-        why = [BIN / "headrace", *there(command("why"))]
-        result = subprocess.run(why, capture_output=True, text=True, timeout=60, check=True)
-        assert result.stdout == "no request was throttled or refused\n"
-        switch = [BIN / "headrace", *there(command("enforcement"))]
-        result = subprocess.run(switch, capture_output=True, text=True, timeout=60, check=True)
-        assert result.stdout == "enforcement is off\n"
+        why = run_headrace(*there(command("why")))
+        assert (why.returncode, why.stdout) == (0, "no request was throttled or refused\n"), why.stderr
+        switch = run_headrace(*there(command("enforcement")))
+        assert (switch.returncode, switch.stdout) == (0, "enforcement is off\n"), switch.stderr
         assert proxy.metric("headrace_enforcement_enabled") == 0
     offsets = run_tool(Tool.GET_OFFSETS, ["--bootstrap-server", kafka.bootstrap_servers, "--topic", "greetings"])
     assert offsets.stdout.strip() == "greetings:0:1"

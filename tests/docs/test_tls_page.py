@@ -18,15 +18,15 @@ from headrace.config.schema import Config
 from headrace.config.tables.limits import Limits
 from headrace.config.tables.tls import ClientCertificates, ListenTls
 from headrace.proxy.admin.http import PROBES
-from headrace.proxy.cli import main
+from headrace.proxy.cli import _shown_tls_library, main
 from headrace.proxy.network.broker_names import BrokerNames
-from headrace.proxy.network.tls import failures
+from headrace.proxy.network.tls import failures, kernel_support
 from headrace.proxy.network.tls.contexts import DEFAULT_CIPHERS, EXPIRES_SOON, server_context
 from headrace.proxy.network.tls.failures import failure_of, plaintext_failure
-from headrace.proxy.network.tls.mapping_patterns import StepBudget
-from headrace.proxy.network.tls.pattern_syntax import MAX_STATES, compile_pattern
-from headrace.proxy.network.tls.principals import MAX_RULES, PrincipalRules
 from headrace.proxy.network.tls.renewal import CERTIFICATES_S
+from headrace.proxy.network.tls.subjects.mapping_patterns import StepBudget
+from headrace.proxy.network.tls.subjects.pattern_syntax import MAX_STATES, compile_pattern
+from headrace.proxy.network.tls.subjects.principals import MAX_RULES, PrincipalRules
 from headrace.proxy.network.upstream import other_protocol_of_broker
 from headrace.proxy.wire.other_protocols import TLS
 from headrace.proxy.wire.proxy_protocol import MAX_HEADER_BYTES
@@ -78,7 +78,7 @@ def test_every_configuration_loads(text: str) -> None:
 
 def test_every_kind_of_configuration_is_there() -> None:
     configs = [loads(text) for text in blocks("toml")]
-    assert len(configs) == 7
+    assert len(configs) == 8
     (admin,) = [each.admin for each in configs if each.admin.tls.certificate_file is not None]
     assert admin.tls.authorizes
     assert admin.token_file is None
@@ -119,7 +119,7 @@ def test_the_options_of_the_admin_server_are_those_of_the_commands() -> None:
         name: option.envvar for name, option in options.items() if name.startswith("--admin-") and option.envvar
     }
     assert len(listed) == 4
-    assert not environment_overrides(dict.fromkeys(listed.values(), "x"))[1], "variables that the proxy ignores"
+    assert not environment_overrides(dict.fromkeys(listed.values(), "x"), {})[1], "variables that the proxy ignores"
 
 
 def test_the_yaml_is_for_probes_and_for_prometheus() -> None:
@@ -199,6 +199,7 @@ def test_every_log_line_is_logged() -> None:
         "the cluster cannot be reached",
         "TLS files loaded again",
         "the new TLS files cannot be used; the old ones stay in use",
+        "kernel TLS is not used",
     ):
         assert f"`{line}`" in PAGE
         assert re.search(rf'log\.[a-z]+\(\s*"{re.escape(line)}"', SOURCE), line
@@ -229,6 +230,15 @@ def test_the_metrics_are_there(tmp_path: Path) -> None:
     assert {name for name, _, _ in labelled} == set(re.findall(r"^\| `(headrace_tls_[a-z_]+)` \|", PAGE, re.MULTILINE))
     rows = dict(re.findall(r"^\| `(headrace_tls_[a-z_]+)` \| (.*?) \|", PAGE, re.MULTILINE))
     assert all(f"`{label}`" in rows[name] and f"`{value}`" in rows[name] for name, label, value in labelled)
+
+
+@pytest.mark.parametrize("problem", [None, "the kernel does not offer it, or its module tls is not loaded"])
+def test_the_report_of_kernel_tls(monkeypatch: pytest.MonkeyPatch, problem: str | None) -> None:
+    monkeypatch.setattr(kernel_support, "_problem_of_system", lambda: problem)
+    config = next(each for each in map(loads, blocks("toml")) if each.upstream.tls.kernel)
+    report = "kernel TLS to brokers if OpenSSL supports it" if problem is None else "without kernel TLS, since"
+    assert f"`{report}`" in WORDS
+    assert _shown_tls_library(config).endswith(f" in the process, {report}{f' {problem}' if problem else ''}")
 
 
 def test_the_alert_is_that_of_the_rules() -> None:

@@ -61,6 +61,7 @@ def test_the_live_table_on_a_terminal_and_a_typed_interrupt() -> None:
         assert demo.left == []
 
 
+@pytest.mark.exhaustive
 def test_keep_prints_the_addresses_and_ends_on_an_interrupt() -> None:
     with DemoProcess("--keep", "--seconds", "0", "--brokers", "1") as demo:
         demo.wait_for("Ctrl-C ends all of it")

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import pytest
+
 from examples import topics_under_quota
 from tests.clients.fronts import unique
 from tests.clients.quotas.quota_client import REFUSED, quota_front
 from tests.clients.quotas.quota_mutations import QUICK, QUICK_BURST, SLOW, SLOW_BURST, SLOW_MS
 
 if TYPE_CHECKING:
-    import pytest
-
     from tests.shared_cluster import FirstBroker
 
 
@@ -23,6 +23,7 @@ def test_the_client_waits_for_the_quota(kafka: FirstBroker, capsys: pytest.Captu
     assert capsys.readouterr().out.endswith(f"{count} of {count} topics were created\n")
 
 
+@pytest.mark.exhaustive
 def test_what_is_refused_is_shown(
     kafka: FirstBroker, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

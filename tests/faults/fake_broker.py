@@ -44,13 +44,11 @@ class Conversation:
     def __init__(self, broker: FakeBroker, sock: socket.socket) -> None:
         self.broker = broker
         self.sock = sock
-        self.requests_read = 0
 
     def next(self) -> Asked:
         """The next request. Raises EOFError at the connection's end."""
         (size,) = struct.unpack(">i", self._receive(4))
         payload = self._receive(size)
-        self.requests_read += 1
         api_key, version, correlation_id, length = struct.unpack_from(">hhih", payload)
         return Asked(
             api_key=api_key,

@@ -22,7 +22,7 @@ from random import SystemRandom
 from typing import Final
 
 from tests.fuzzing.running import corpus, longest_input, run_new_inputs
-from tests.fuzzing.targets import TARGETS
+from tests.fuzzing.targets import RUNNABLE as TARGETS
 
 ROOT: Final = Path(__file__).parents[2]
 CACHE: Final = ROOT / ".cache" / "fuzzing"

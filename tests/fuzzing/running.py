@@ -38,7 +38,7 @@ WIRE_TARGETS: Final = frozenset(
         *("produce_reply", "codec", "rewriting", "offered_versions", "mutations", "lookups", "refusals", "tokens"),
         *("alterations", "quota_filters", "sasl_names", "sasl_observers", "relays", "logins", "admin_http"),
         *("proxy_header", "server_names", "certificates", "oauth_messages", "oauth_tokens"),
-        *("sasl_servers", "sasl_clients"),
+        *("sasl_servers", "sasl_clients", "native_requests", "native_replies"),
     )
 )
 

@@ -26,7 +26,8 @@ from testbed.kafka.cluster import KafkaCluster
 from tests.fuzzing.running import corpus, write_corpus
 from tests.fuzzing.targets import TARGETS
 from tests.fuzzing.targets.messages import MUTATIONS, NAMES, REWRITTEN
-from tests.fuzzing.typical_inputs import TYPICAL
+from tests.fuzzing.targets.native import APIS as RELAYED
+from tests.fuzzing.typical_inputs import TYPICAL, native_reply, native_request
 from tests.fuzzing.wire_messages import API_KEYS, RAW, framed
 from tests.proxy.quotas.rules.quota_requests import ANY, CONNECTIONS, CONSUME, DEFAULT, EXACT, PRODUCE, alter, describe
 
@@ -181,6 +182,7 @@ def message_seeds(exchanges: list[Exchange]) -> dict[str, dict[str, bytes]]:
         if key == ApiKey.FETCH:
             inputs["fetched_topics_walk"] = bytes([18 - version, 0, RAW]) + answered
             inputs |= {"fetch_walk": bytes([version - 16, 0, RAW]) + answered} if version >= 16 else {}
+        inputs |= _relayed_natively(key, newest, asked, answered)
         if key in MUTATIONS:
             inputs["mutations"] = bytes([MUTATIONS.index(key)]) + newest + b"\1" + raw + asked
         if key == ApiKey.METADATA:
@@ -189,6 +191,15 @@ def message_seeds(exchanges: list[Exchange]) -> dict[str, dict[str, bytes]]:
             if len(content) <= LONGEST or target == "relays":
                 found[target][label] = content
     return found
+
+
+def _relayed_natively(key: int, newest: bytes, asked: bytes, answered: bytes) -> dict[str, bytes]:
+    if key not in RELAYED:
+        return {}
+    return {
+        "native_requests": native_request(key, newest, asked),
+        "native_replies": native_reply(key, newest, answered),
+    }
 
 
 def _conversation(key: int, version: int, client_id: str, asked: bytes, answered: bytes) -> bytes:

@@ -8,17 +8,16 @@ import os
 import re
 import subprocess
 import sys
-import time
 import tracemalloc
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import pytest
 
+from headrace.proxy.data_plane.native import EXTENSION, is_installed
 from tests.fuzzing.__main__ import is_guided
 from tests.fuzzing.running import (
     CORPUS,
-    LONGEST_S,
     SlowInputError,
     checks,
     corpus,
@@ -26,7 +25,7 @@ from tests.fuzzing.running import (
     run_input,
     run_new_inputs,
 )
-from tests.fuzzing.targets import TARGETS
+from tests.fuzzing.targets import NATIVE, RUNNABLE, TARGETS
 
 if TYPE_CHECKING:
     import random
@@ -47,6 +46,8 @@ _TOTAL: Final = re.compile(r"^([0-9,]+) inputs, [0-9]+ findings$", re.MULTILINE)
 
 @pytest.mark.parametrize("name", TARGETS)
 def test_corpus_and_new_inputs(name: str, rng: random.Random) -> None:
+    if name not in RUNNABLE:
+        pytest.skip(f"{EXTENSION} is not built")
     known = corpus(name)
     with checks():
         for label, content in known.items():
@@ -80,9 +81,27 @@ def growth_blocks(chosen: list[tuple[Target, bytes]]) -> int:
     return after - before
 
 
+@pytest.mark.exhaustive
 def test_inputs_leave_no_memory_behind(rng: random.Random) -> None:
-    chosen = [(target, content) for name, target in TARGETS.items() for content in inputs(name, rng, 4)]
+    chosen = [(target, content) for name, target in RUNNABLE.items() for content in inputs(name, rng, 4)]
     assert growth_blocks(chosen) < len(chosen), "after the same inputs, twice"
+
+
+@pytest.mark.skipif(not is_installed(), reason=f"{EXTENSION} is not built")
+def test_relayed_connections_leave_no_descriptor_behind(rng: random.Random) -> None:
+    """Pipes of spliced frames are kept for the next ones, a bounded number of them."""
+
+    def descriptors() -> int:
+        return len(list(Path("/proc/self/fd").iterdir()))
+
+    chosen = [(name, content) for name in sorted(NATIVE) for content in corpus(name).values()]
+    counts = []
+    with checks():
+        for _ in range(3):
+            for name, content in rng.sample(chosen, len(chosen)):
+                run_input(TARGETS[name], content)
+            counts.append(descriptors())
+    assert counts[2] <= counts[1]
 
 
 def test_growth_is_found() -> None:
@@ -92,7 +111,7 @@ def test_growth_is_found() -> None:
 
 def test_no_input_takes_much_memory(rng: random.Random) -> None:
     """Lengths and counts that an input announces take no memory."""
-    for name, target in TARGETS.items():
+    for name, target in RUNNABLE.items():
         chosen = inputs(name, rng, 10)
         with checks():
             for content in chosen:
@@ -115,10 +134,8 @@ def test_a_slow_input_is_found() -> None:
             with contextlib.suppress(Exception):  # as a mistake would
                 sum(range(1000))
 
-    began_s = time.process_time()
     with checks(), pytest.raises(SlowInputError) as found:
         run_input(endless, b"\1\2")
-    assert time.process_time() - began_s < LONGEST_S + 1
     assert found.value.__notes__ == ["input of endless: 0102"]
 
 

@@ -14,6 +14,7 @@ from headrace.quota_callbacks.api_keys import ApiKey
 from headrace.quota_callbacks.entities import QuotaKey
 from tests.fuzzing.targets.authorization import CLIENT_APIS
 from tests.fuzzing.targets.configuration import LEAVES, VALUES
+from tests.fuzzing.targets.native import APIS, PADDINGS
 from tests.fuzzing.targets.opening import RULE_PARTS, TYPES
 from tests.fuzzing.targets.relays import SASL
 from tests.fuzzing.wire_messages import RAW, VALID
@@ -112,6 +113,24 @@ def _after_handshake(mechanism: bytes, window: bytes) -> bytes:
     return _sized(struct.pack(">h", len(mechanism)) + mechanism) + b"\4" + window
 
 
+# --- the native data plane ---
+
+
+def native_request(key: int, newest: bytes, body: bytes, *, padding: int = 0, cuts: bytes = b"\0") -> bytes:
+    """Return an input of ``native_requests``: one request, whose batches are read, within the credit."""
+    padded = bytes([230, PADDINGS.index(padding)]) if padding else b"\0"
+    message = bytes([RAW]) + body
+    frame = bytes([0, APIS.index(ApiKey(key))]) + newest + padded + _long(message) + b"\0\0"
+    return cuts + b"\1\0\0\0" + frame
+
+
+def native_reply(key: int, newest: bytes, body: bytes, *, padding: int = 0, cuts: bytes = b"\0") -> bytes:
+    """Return an input of ``native_replies``: the reply to one request, within the credit."""
+    padded = bytes([220, PADDINGS.index(padding)]) if padding else b"\0"
+    message = bytes([RAW]) + body
+    return cuts + bytes([0, 0, APIS.index(ApiKey(key))]) + newest + b"\0" + padded + _long(message)
+
+
 # --- tokens that the proxy verifies ---
 
 
@@ -181,7 +200,18 @@ _ROWS: Final = [
     for number, (kind, client_id) in enumerate((kind, client_id) for kind in KINDS for client_id in ("app", "\x1b[2J"))
 ]
 
+_COMMIT: Final = bytes(20)
+"""A body of which the data plane reads nothing."""
+
 TYPICAL: Final[dict[str, dict[str, bytes]]] = {
+    "native_requests": {
+        f"seed padded-{padding}": native_request(ApiKey.OFFSET_COMMIT, b"\0", _COMMIT, padding=padding, cuts=b"\1\xff")
+        for padding in PADDINGS[1:]
+    },
+    "native_replies": {
+        f"seed padded-{padding}": native_reply(ApiKey.OFFSET_COMMIT, b"\0", _COMMIT, padding=padding, cuts=b"\1\xff")
+        for padding in PADDINGS[1:]
+    },
     "quota_arguments": {
         "seed alter": _arguments("user=alice", "client-id", "producer_byte_rate=5", "consumer_byte_rate"),
         "seed names": _arguments(r"user=a\,b,client-id=c\\", "", "request_percentage=5", ""),

@@ -25,7 +25,6 @@ CROWDED = {
     "examples/demo": "one program; the clients, which are programs of their own, have a folder",
     "proxy/admin": "one server, with a module for each of its duties, and its client",
     "proxy/network": "a module for each thing between the system and the relays; a package for TLS",
-    "proxy/server": "the parts of one process, which the server alone puts together",
     "proxy/wire": "one module for each thing that is read or written; packages for whole messages and for walks",
     "quota_callbacks": "what authors of plugins import: a module for each thing that they use",
     "tests/config": "one module of tests for each module of config and of config/tables",
@@ -33,7 +32,6 @@ CROWDED = {
     "tests/fuzzing/targets": "one module of targets for each package that reads what others have written",
     "tests/proxy/connection": "one module of tests for each kind of traffic through a connection",
     "tests/proxy/wire": "one module of tests for each module of proxy/wire",
-    "tests/security": "one module of tests for each kind of attack; none shares more than the fixtures",
 }
 """Folders with more modules, and the reason why they are not divided."""
 

@@ -10,9 +10,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
 ROOT = Path(__file__).parents[2]
+
+PURE = {"HEADRACE_PURE": "1"}
 
 HOOK = "import sys, setuptools.build_meta as backend; print(getattr(backend, sys.argv[1])(*sys.argv[2:]))"
 
@@ -24,17 +26,17 @@ def committed_files() -> list[str]:
     return [name for name in names if (ROOT / name).exists()]
 
 
-def copy_tree(target: Path) -> None:
-    for name in committed_files():
+def copy_tree(target: Path, names: Iterable[str] = ()) -> None:
+    for name in names or committed_files():
         (target / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy2(ROOT / name, target / name, follow_symlinks=False)
 
 
-def call_backend(tree: Path, *arguments: str, python: str = sys.executable) -> subprocess.CompletedProcess[str]:
+def call_backend(tree: Path, *arguments: str, variables: Mapping[str, str] = PURE) -> subprocess.CompletedProcess[str]:
     """Call one hook of the build backend in ``tree``, as a build front end does. Needs no network."""
     environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
-    environment |= {"PYTHONPATH": os.environ.get("PYTHONPATH", ""), "HEADRACE_PURE": "1"}
-    command: Sequence[str] = [python, "-c", HOOK, *arguments]
+    environment |= {"PYTHONPATH": os.environ.get("PYTHONPATH", ""), **variables}
+    command: Sequence[str] = [sys.executable, "-c", HOOK, *arguments]
     return subprocess.run(command, cwd=tree, env=environment, capture_output=True, text=True, timeout=120, check=False)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import email
+import platform
 import re
 import subprocess
 import sys
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 PRODUCT = ("config", "pipeline", "plugins", "proxy", "quota_callbacks")
-SHIPPED = (".py", "py.typed", ".toml", ".json", ".properties")
+SHIPPED = (".py", ".pyi", "py.typed", ".toml", ".json", ".properties")
 PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
 PROJECT = PYPROJECT["project"]
 GROUPS = PYPROJECT["dependency-groups"]
@@ -47,7 +48,7 @@ def sdist(tree: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 def product_files() -> set[str]:
     """Files of the product by their names in a wheel."""
     found = {f"headrace/{name}" for name in committed_files() if name.split("/")[0] in PRODUCT}
-    found |= {"headrace/__init__.py", "headrace/py.typed"}
+    found |= {"headrace/__init__.py", "headrace/_engine.pyi", "headrace/py.typed"}
     return {name for name in found if name.endswith(SHIPPED)}
 
 
@@ -78,9 +79,13 @@ def test_the_sdist_holds_the_product_and_what_builds_it(sdist: Path) -> None:
     assert sources == {f"src/{name}" for name in product_files()}
     others = {name for name in names - sources if not name.startswith("src/headrace.egg-info/")}
     built_by = {"MANIFEST.in", "PKG-INFO", "pyproject.toml", "setup.cfg", "setup.py"}
-    assert others == built_by | {"CHANGELOG.md", "LICENSE", "README.md"}
+    checks = ("engine/rustfmt.toml", "engine/deny.toml", "engine/tests/")
+    engine = {name for name in committed_files() if name.startswith("engine/") and not name.startswith(checks)}
+    assert {"engine/Cargo.lock", "engine/Cargo.toml", "engine/src/lib.rs", "engine/src/walks/mod.rs"} <= engine
+    assert others == built_by | engine | {"CHANGELOG.md", "LICENSE", "README.md"}
 
 
+@pytest.mark.exhaustive
 def test_a_wheel_can_be_built_from_the_sdist(sdist: Path, wheel: Path, tmp_path: Path) -> None:
     with tarfile.open(sdist) as archive:
         archive.extractall(tmp_path, filter="data")
@@ -164,6 +169,56 @@ def test_an_old_python_is_refused_in_one_line(tree: Path) -> None:
     assert (result.returncode, result.stderr) == (1, "headrace needs Python 3.11 or newer; this is Python 3.10.13\n")
 
 
-def test_only_a_build_that_compiles_asks_for_mypy(tree: Path) -> None:
-    result = call_backend(tree, "get_requires_for_build_wheel")
-    assert result.stdout.splitlines()[-1] == "[]", "HEADRACE_PURE is set"
+# --- the native data plane --------------------------------------------------------------------------------------------
+
+RUSTC = """#!/bin/sh
+echo 'rustc 1.95.0 (0 2026-03-21)'
+echo 'host: x86_64-unknown-linux-gnu'
+"""
+CARGO = f"""#!{sys.executable}
+import json, os, sys
+if sys.argv[1] == "metadata":
+    print(json.dumps({{"resolve": {{"root": "engine"}}}}))
+elif os.environ["CARGO_FAILS"]:
+    sys.exit("error: one line\\nerror: another line")
+else:
+    with open("built.so", "w") as file:
+        file.write("native")
+    target = {{"kind": ["cdylib"]}}
+    built = {{"package_id": "engine", "target": target, "filenames": [os.path.abspath("built.so")]}}
+    print(json.dumps({{"reason": "compiler-artifact", **built}}))
+"""
+MODULE = "headrace/_engine.abi3.so"
+
+
+@pytest.fixture(scope="module")
+def tools(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with cargo and rustc, which build nothing."""
+    folder = tmp_path_factory.mktemp("tools")
+    for name, text in (("cargo", CARGO), ("rustc", RUSTC)):
+        (folder / name).write_text(text, encoding="ascii")
+        (folder / name).chmod(0o755)
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("has_cargo", "fails", "notice"),
+    [(True, "", ""), (True, "1", "`cargo rustc "), (False, "", "cargo is not installed")],
+    ids=["built", "failed", "without cargo"],
+)
+def test_the_native_data_plane_is_in_the_wheel_where_it_can_be_built(
+    tools: Path, tmp_path: Path, *, has_cargo: bool, fails: str, notice: str
+) -> None:
+    copy_tree(tmp_path, ("engine/Cargo.toml", "pyproject.toml", "setup.py", "README.md", "src/headrace/__init__.py"))
+    variables = {"CARGO_FAILS": fails, "HEADRACE_PURE": "", "PATH": f"{tools}:/bin" if has_cargo else str(tmp_path)}
+    result = call_backend(tmp_path, "build_wheel", str(tmp_path), variables={**variables, "PYTHONPATH": str(tools)})
+    assert result.returncode == 0, result.stderr
+    (wheel,) = tmp_path.glob("*.whl")
+    notices = [line for line in result.stderr.splitlines() if "no native data plane" in line]
+    assert len(notices) == bool(notice)
+    assert all(notice in line for line in notices)
+    assert files_of(wheel) & {MODULE} == (set() if notice else {MODULE})
+    if has_cargo:
+        assert wheel.name.endswith(f"-cp311-abi3-linux_{platform.machine()}.whl")
+    else:
+        assert wheel.name.endswith("-py3-none-any.whl")

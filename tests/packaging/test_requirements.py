@@ -24,7 +24,6 @@ from tests.packaging.test_contents import PROJECT, required_for_work
 if TYPE_CHECKING:
     from pathlib import Path
 
-LISTS = ("dev.txt", "run.txt")
 ENTRY = re.compile(
     r"^(?P<name>[a-z0-9.-]+)==(?P<version>[^ \\]+)(?P<marker> ; [^\\]+)? \\\n"
     r"(?P<hashes>    --hash=sha256:[0-9a-f]{64}( \\\n    --hash=sha256:[0-9a-f]{64})*)\n",
@@ -102,7 +101,8 @@ def test_the_bill_of_materials(tmp_path: Path) -> None:
     product = content["metadata"]["component"]
     assert (product["name"], product["type"]) == ("headrace", "application")
     assert product["hashes"][0]["content"].startswith("ed7002b4")
-    components = {each["name"]: each for each in content["components"]}
+    crates = {each["name"]: each for each in content["components"] if each["purl"].startswith("pkg:cargo/")}
+    components = {each["name"]: each for each in content["components"] if each["purl"].startswith("pkg:pypi/")}
     required = [*PROJECT["dependencies"], *(line for name in EXTRAS for line in PROJECT["optional-dependencies"][name])]
     assert {canonicalize_name(Requirement(line).name) for line in required} <= components.keys()
     assert {"pytest", "ruff", "headrace"}.isdisjoint(components)
@@ -112,6 +112,10 @@ def test_the_bill_of_materials(tmp_path: Path) -> None:
     graph = {each["ref"]: each["dependsOn"] for each in content["dependencies"]}
     assert graph.keys() == {each["bom-ref"] for each in content["components"]} | {product["bom-ref"]}
     assert components["pydantic-core"]["bom-ref"] in graph[components["pydantic"]["bom-ref"]]
+    assert {crates["pyo3"]["bom-ref"], crates["rustix"]["bom-ref"]} <= set(graph[product["bom-ref"]])
+    assert crates["libc"]["bom-ref"] in graph[crates["pyo3"]["bom-ref"]]
+    assert "headrace-engine" not in crates
+    assert all(len(each["hashes"][0]["content"]) == 64 for each in crates.values())
 
 
 # --- the audit ---

@@ -9,6 +9,8 @@ import pytest
 
 from headrace.pipeline.lake.session import SparkOptions, start_session
 from headrace.pipeline.lake.tables import Lake
+from testbed.kafka.cluster import KafkaCluster
+from tests.shared_cluster import NOT_FENCED, FirstBroker
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -35,6 +37,13 @@ def spark() -> Iterator[SparkSession]:
     session.stop()
 
 
+@pytest.fixture(scope="session")
+def kafka() -> Iterator[FirstBroker]:
+    """One broker of Kafka 4.3.1, with JMX, in place of the three that other tests share."""
+    with KafkaCluster(config=NOT_FENCED, jmx=True) as cluster:
+        yield FirstBroker(cluster)
+
+
 @pytest.fixture
 def lake(spark: SparkSession, tmp_path: Path) -> Lake:
     """An empty lake."""
@@ -50,28 +59,35 @@ LONG_RUN: Final = {
         a_new_level_is_reported_once_and_known_by_then clients_with_a_name_each_are_examined_as_their_user
         a_storm_of_two_minutes_is_reported_by_the_default_rules a_window_that_is_not_over_is_not_examined
         the_table_is_rewritten_for_the_examined_days""",
-    "test_calibrate": """the_same_intervals_are_held_out_each_time a_price_below_nothing_is_left_out
+    "test_calibrate": """a_planted_model_is_recovered_within_five_percent a_base_below_nothing_is_left_out
+        the_same_intervals_are_held_out_each_time a_price_below_nothing_is_left_out
         requests_of_one_size_scale_the_line_in_force a_worse_line_is_not_accepted
         nothing_is_charged_beyond_what_was_observed requests_that_no_broker_sampled counts_that_differ
         requests_below_the_resolution costs_in_force_that_are_better_stay_in_the_file
         no_usage_while_the_truth_was_sampled""",
-    "test_recommend": """without_recorded_producer_ids_those_asked_for_count
+    "test_recommend": """the_default_entity_gets_what_is_enough_for_most the_window_is_the_one_of_the_key
+        without_recorded_producer_ids_those_asked_for_count
         a_part_of_the_seconds_may_be_throttled_and_quotas_have_a_least an_entity_can_be_a_client_id_or_a_pair
         what_if_throttles_nobody_with_these_quotas_and_somebody_with_less
         the_files_have_the_largest_and_say_what_they_lack options_reach_the_rules""",
     "test_rollup": """a_bill_by_month_is_one_for_both_days the_bill_as_csv the_largest_usage_is_billed_exactly
         a_run_that_is_repeated_changes_nothing_and_other_days_stay""",
-    "test_what_if": """quotas_come_from_a_configuration_file_or_a_part_of_one
+    "test_what_if": """quotas_are_asked_about_in_one_cluster a_trace_without_quotas_throttles_no_one
+        quotas_come_from_a_configuration_file_or_a_part_of_one
         waiting_senders_are_computed_as_if_from_the_beginning another_channel_of_the_same_bucket_is_not_muted
         who_falls_behind_for_good_keeps_a_bounded_number_of_lots what_is_where_the_output_goes_stays""",
-    "test_ingest": """folders_below_are_taken_in an_hour_with_much_in_it_is_written_by_several
+    "test_ingest": """a_file_is_taken_however_old_it_is gaps_losses_and_ends_are_counted_by_instance
+        folders_below_are_taken_in an_hour_with_much_in_it_is_written_by_several
         a_lost_checkpoint_doubles_nothing a_batch_can_be_repeated a_table_without_a_newer_column_has_nulls_in_it""",
-    "test_ingest_command": """late_lines_are_taken_in_when_no_hour_is_final it_follows_until_a_signal
+    "test_ingest_command": """more_instances_than_are_shown
+        late_lines_are_taken_in_when_no_hour_is_final it_follows_until_a_signal
         instances_of_some_days""",
-    "test_ingest_kafka": """records_removed_by_retention_are_an_error_unless_accepted
+    "test_ingest_kafka": """a_topic_that_is_not_there_is_named
+        records_removed_by_retention_are_an_error_unless_accepted
         a_cluster_that_is_not_there_is_named""",
     "test_ingest_kills": "one_ingest_at_a_time",
-    "test_ingest_late": """a_record_that_is_there_already_is_not_late
+    "test_ingest_late": """an_hour_is_final_when_it_is_behind_the_watermark
+        a_record_that_is_there_already_is_not_late
         the_histories_of_several_proxies_do_not_make_each_other_late
         a_run_that_was_killed_goes_on_under_its_watermark
         what_is_put_aside_for_its_schema_is_taken_in_after_an_update_though_its_hour_is_final

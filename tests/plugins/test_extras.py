@@ -31,18 +31,20 @@ main()
             "opentelemetry.sdk",
             "tracing needs the package opentelemetry-sdk: pip install 'headrace[tracing]'",
         ),
-        (
+        pytest.param(
             '[plugins.options.metrics]\notlp_endpoint = "http://127.0.0.1:1"\n',
             "opentelemetry.exporter",
             (
                 "pushing metrics by OTLP needs the package opentelemetry-exporter-otlp-proto-http: "
                 "pip install 'headrace[metrics-otlp]'"
             ),
+            marks=pytest.mark.exhaustive,
         ),
-        (
+        pytest.param(
             '[plugins.options.usage_records]\ntopic = "usage"\nbootstrap_servers = "a:1"\n',
             "confluent_kafka",
             "plugins.options.usage_records.topic needs the package confluent-kafka: pip install 'headrace[usage]'",
+            marks=pytest.mark.exhaustive,
         ),
         (
             '[client_quotas]\nstore = "topic"\n',

@@ -6,11 +6,18 @@ import json
 import os
 import socket
 import subprocess
+import sys
+from importlib.metadata import version
+from types import ModuleType
 from typing import TYPE_CHECKING
 
 import pytest
+from click.testing import CliRunner
 
+from headrace.config import loads
 from headrace.config.editing import sample_text
+from headrace.proxy.cli import _print_ready, main
+from headrace.proxy.data_plane.native import EXTENSION
 from testbed.errors import TestbedError
 from testbed.preloaded_command import SCRIPT, run_headrace
 from testbed.processes.ports import reserve_ports
@@ -30,8 +37,12 @@ def test_help(arguments: tuple[str, ...]) -> None:
     assert result.stdout.startswith("Usage: headrace")
 
 
-def test_version() -> None:
-    assert run_headrace("--version").stdout.startswith("headrace 0.")
+@pytest.mark.parametrize("installed", [True, False])
+def test_version(monkeypatch: pytest.MonkeyPatch, *, installed: bool) -> None:
+    monkeypatch.setitem(sys.modules, EXTENSION, ModuleType(EXTENSION) if installed else None)
+    result = CliRunner().invoke(main, ["--version"])
+    expected = "native data plane installed" if installed else "no native data plane"
+    assert (result.exit_code, result.output) == (0, f"headrace {version('headrace')} ({expected})\n")
 
 
 def test_without_anything_every_missing_setting_is_named() -> None:
@@ -79,7 +90,7 @@ def test_an_admin_port_that_is_taken_is_named() -> None:
     [
         (
             "[[quotas]]\nentity = { user = 'a' }\nproducer_ids_rate = 5\n[plugins]\ndisabled = ['producer_ids']",
-            "producer_ids_rate of user=a would not be enforced",
+            "headrace.toml:3: quotas[0].producer_ids_rate: would not be enforced for user=a",
         ),
         ("[plugins]\nload = ['no_such_module']", "plugin 'no_such_module' cannot be loaded: there is no module"),
         ("[plugins]\ndisabled = ['byterate']", "plugins.disabled names 'byterate', but there is no such plugin"),
@@ -133,13 +144,13 @@ def test_check_config_names_key_line_and_expectation(tmp_path: Path) -> None:
                 "[[quotas]]\nentity = { client-id = 'a' }\nrequest_percentage = 5\n"
                 "[plugins]\ndisabled = ['request_percentage']"
             ),
-            "request_percentage of client-id=a would not be enf",
+            "bad.toml:8: quotas[0].request_percentage: would not be enforced for client-id=a: ",
         ),
         ("[plugins]\ndisabled = ['byterate']", "plugins.disabled names 'byterate'"),
         ("tls.certificate_file = '/nowhere.pem'", 'listen.tls.certificate_file = "/nowhere.pem": cannot be read'),
         (
             "broker_host = 'broker_$(node_id).example.com'\ntls.certificate_file = '/nowhere.pem'",
-            "listen.broker_host: ",
+            "bad.toml:6: listen.broker_host = ",
         ),
         (
             "[upstream.tls]\nenabled = true\nciphers = 'NONSENSE'",
@@ -242,6 +253,25 @@ def test_variables_alone_start_a_proxy() -> None:
     assert line.startswith(f"headrace ready: bootstrap 127.0.0.1:{port} (advertised 127.0.0.1:{port}), brokers 0-1 ")
 
 
+@pytest.mark.parametrize(
+    ("setting", "shown"),
+    [
+        ('data_plane = "python"', ""),
+        ('data_plane = "auto"', ", no native data plane"),
+        ('data_plane = "auto"\nworkers = 2', ", 2 workers"),
+        ('data_plane = "native"', ", native data plane, 1 thread"),
+        ('data_plane = "native"\ndata_plane_threads = 2', ", native data plane, 2 threads"),
+    ],
+)
+def test_the_native_data_plane_is_in_the_line(
+    setting: str, shown: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, EXTENSION, None)
+    servers = f'upstream.bootstrap_servers = ["{UNREACHABLE}"]\nlisten.address = "127.0.0.1:9192"'
+    _print_ready(loads(f"{setting}\n{servers}", "headrace.toml"), None, reached=True)
+    assert capsys.readouterr().out.endswith(f", upstream {UNREACHABLE}{shown}\n")
+
+
 def test_a_usage_folder_that_cannot_be_written_stops_the_start() -> None:
     with pytest.raises(TestbedError, match=r'toml:\d+: plugins.*\.folder = "/proc": .*; expected a writable folder'):
         ProxyProcess(UNREACHABLE, config="[plugins.options.usage_records]\nfolder = '/proc'\n")
@@ -260,8 +290,9 @@ def test_check_config_warns_of_a_quota_that_holds_nobody(tmp_path: Path) -> None
     result = run_headrace("check-config", file)
     assert result.returncode == 0
     assert result.stderr.startswith(
-        "warning: quotas: user=alice applies to no client: without the plugin sasl_identity"
+        "warning: quotas: user=alice applies to no client: no loaded plugin determines users"
     )
+    assert "remove one that does from plugins.disabled (sasl_identity)" in result.stderr
 
 
 @pytest.mark.parametrize(

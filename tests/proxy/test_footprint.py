@@ -86,15 +86,22 @@ def nothing(_proxy: ProxyProcess) -> None:
     """The configuration alone brings it."""
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(
     ("config", "use", "expected"),
     [
         ("", use_the_page, METRICS_PAGE),
-        ("[plugins.options.tracing]\nenabled = true\n", nothing, TRACING),
-        ('[plugins.options.metrics]\notlp_endpoint = "http://127.0.0.1:1"\n', nothing, METRICS_PUSH),
-        ('[quota.state]\nfile = "{directory}/usage.sqlite"\n', nothing, USAGE_FILE),
+        (
+            (
+                "[plugins.options.tracing]\nenabled = true\n"
+                '[plugins.options.metrics]\notlp_endpoint = "http://127.0.0.1:1"\n'
+                '[quota.state]\nfile = "{directory}/usage.sqlite"\n'
+            ),
+            nothing,
+            TRACING | METRICS_PUSH | USAGE_FILE,
+        ),
     ],
-    ids=["metrics page", "tracing", "metrics push", "usage file"],
+    ids=["metrics page", "tracing, metrics push and usage file"],
 )
 def test_what_is_asked_for_is_imported_then(
     config: str, use: Callable[[ProxyProcess], None], expected: set[str], tmp_path: Path
@@ -107,6 +114,7 @@ def test_what_is_asked_for_is_imported_then(
         assert not {module for module in modules if module.startswith("opentelemetry.")}
 
 
+@pytest.mark.exhaustive
 def test_two_workers_take_what_workers_take() -> None:
     with started("workers = 2\n" + QUOTAS) as proxy:
         modules = imported(proxy)

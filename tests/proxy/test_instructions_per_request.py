@@ -16,8 +16,6 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import pytest
 
-from headrace.proxy.connection import request_relay
-
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
@@ -49,30 +47,23 @@ class Measured:
     """On Python 3.11; instructions with all four quotas and without any."""
 
     instructions: tuple[int, int]
-    compiled: tuple[int, int]
-    """What is left of them where the modules on the path of every request are compiled."""
     peak_bytes: int
     calls: Mapping[str, float]
 
 
 MEASURED = {
-    "produce, one record": Measured(instructions=(5685, 3527), compiled=(59, 49), peak_bytes=3640, calls=SMALL_CALLS),
-    "produce, 64 KiB": Measured(instructions=(7420, 4302), compiled=(63, 49), peak_bytes=3640, calls=LARGE_CALLS),
-    "produce, 16 of 16 KiB": Measured(
-        instructions=(13500, 4562), compiled=(209, 49), peak_bytes=3640, calls=MANY_CALLS
-    ),
-    "fetch, 1 MiB": Measured(instructions=(14778, 14096), compiled=(49, 49), peak_bytes=3960, calls=FETCH_CALLS),
-    "fetch, 32 of 30 KiB": Measured(
-        instructions=(29547, 28531), compiled=(49, 49), peak_bytes=3960, calls=MANY_FETCH_CALLS
-    ),
-    "api versions": Measured(instructions=(3339, 2923), compiled=(89, 89), peak_bytes=3560, calls=SMALL_CALLS),
-    "metadata": Measured(instructions=(16478, 9261), compiled=(11984, 6205), peak_bytes=6974, calls=LOOKUP_CALLS),
+    "produce, one record": Measured(instructions=(5685, 3527), peak_bytes=3640, calls=SMALL_CALLS),
+    "produce, 64 KiB": Measured(instructions=(7420, 4302), peak_bytes=3640, calls=LARGE_CALLS),
+    "produce, 16 of 16 KiB": Measured(instructions=(13500, 4562), peak_bytes=3640, calls=MANY_CALLS),
+    "fetch, 1 MiB": Measured(instructions=(14778, 14096), peak_bytes=3960, calls=FETCH_CALLS),
+    "fetch, 32 of 30 KiB": Measured(instructions=(29547, 28531), peak_bytes=3960, calls=MANY_FETCH_CALLS),
+    "api versions": Measured(instructions=(3339, 2923), peak_bytes=3560, calls=SMALL_CALLS),
+    "metadata": Measured(instructions=(16478, 9261), peak_bytes=6974, calls=LOOKUP_CALLS),
 }
 REQUESTS = [(name, quotas) for name in MEASURED for quotas in (True, False)]
 each_request = pytest.mark.parametrize(
     ("name", "quotas"), REQUESTS, ids=[f"{name}, {'quotas' if quotas else 'no quotas'}" for name, quotas in REQUESTS]
 )
-COMPILED = not (request_relay.__file__ or "").endswith(".py")
 
 
 @pytest.fixture(scope="module")
@@ -86,8 +77,7 @@ def costs() -> Costs:
 
 
 def most_instructions(name: str, quotas: bool) -> float:
-    measured = MEASURED[name].compiled if COMPILED else MEASURED[name].instructions
-    return measured[0 if quotas else 1] * FEWER * SLACK
+    return MEASURED[name].instructions[0 if quotas else 1] * FEWER * SLACK
 
 
 def measure() -> Costs:

@@ -19,8 +19,8 @@ from testbed.kafka.certificates import Authority
 from tests.clients.fronts import Front, unique
 from tests.faults import messages
 from tests.faults.raw_client import ConnectionEndedError, RawClient
-from tests.security.test_stalling_clients import is_cut_off
-from tests.security.test_unaccepted_clients import (
+from tests.security.floods.test_stalling_clients import is_cut_off
+from tests.security.quotas.test_unaccepted_clients import (
     BYTES_PER_S,
     PROMISED_BYTES,
     QUOTAS,
@@ -30,7 +30,7 @@ from tests.security.test_unaccepted_clients import (
     produce,
     was_throttled,
 )
-from tests.security.test_uncharged_requests import NO_MARKERS, WRITE_TXN_MARKERS, measured
+from tests.security.quotas.test_uncharged_requests import NO_MARKERS, WRITE_TXN_MARKERS, measured
 from tests.security.topics import create_topic
 from tests.security.ways import QUICK, WAYS
 

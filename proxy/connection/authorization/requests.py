@@ -19,10 +19,9 @@ from headrace.proxy.connection.authorization.denials import (
 )
 from headrace.proxy.connection.reply_edits import learn_names_in_steps
 from headrace.proxy.connection.state.authentication import HANDSHAKE_APIS
-from headrace.proxy.connection.state.shared_state import TOKEN_APIS
 from headrace.proxy.errors import ClientFault, UpstreamFault
 from headrace.proxy.long_work import LONG_STEP_BYTES
-from headrace.proxy.wire.apis import APIS
+from headrace.proxy.wire.apis import APIS, TOKEN_APIS
 from headrace.proxy.wire.authorization.denied_rows import DeniedRows
 from headrace.proxy.wire.authorization.fetch_sessions import SESSIONS_FROM, continues_session, without_session
 from headrace.proxy.wire.authorization.produced_topic import single_topic
@@ -49,7 +48,7 @@ from headrace.quota_callbacks.authorization import Action, Operation, ResourceTy
 from headrace.quota_callbacks.error_codes import ErrorCode
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from headrace.proxy.connection.authorization.denials import Denial
     from headrace.proxy.connection.state.connection_state import ConnectionState
@@ -107,9 +106,16 @@ def passes_unread(state: ConnectionState, exchange: Exchange, head: RequestHead,
     ``frame`` is what has been read of it; a Fetch is changed in place to one without a session. The result is false
     where that cannot be determined yet. Raises as `authorize_in_steps`.
     """
-    api_key, version = exchange.api_key, exchange.api_version
-    if api_key in HANDSHAKE_APIS:
+    if exchange.api_key in HANDSHAKE_APIS:
         return True
+    passes = _is_allowed_unread(state, exchange, head, frame)
+    if passes:
+        _count_allowed(state, exchange, {})
+    return passes
+
+
+def _is_allowed_unread(state: ConnectionState, exchange: Exchange, head: RequestHead, frame: memoryview) -> bool:
+    api_key, version = exchange.api_key, exchange.api_version
     api = APIS[api_key]
     if api_key in _MAY_CREATE_TOPICS or api_key in TOKEN_APIS or not api.knows(version):
         return False
@@ -156,7 +162,6 @@ def authorize_in_steps(
     if requirements.unknown_ids and answers is None:
         return Question(topics=requirements.unknown_ids)
     denied = yield from _denied_in_steps(state, requirements.found)
-    yield from _record(state, exchange, denied)
     whole: Question | int | None = _whole_error(api_key, denied)
     if whole is None:
         whole = yield from _further_error(state, exchange, body, answers)
@@ -168,6 +173,7 @@ def authorize_in_steps(
         else:
             frame = _without_session(frame, head.fetch_limits_at)
     if whole is not None:
+        yield from _record(state, exchange, denied)
         return (yield from deny_in_steps(state, exchange, whole, body))
     rows: dict[RowKey, int] = {one.row: one.error_code for one in denied if one.row is not None}
     if api_key == ApiKey.METADATA:
@@ -175,6 +181,8 @@ def authorize_in_steps(
         if isinstance(found, Question):
             return found
         frame = found
+    yield from _record(state, exchange, denied)  # once, after the answers to all questions
+    _count_allowed(state, exchange, rows)
     return (yield from without_rows_in_steps(state, exchange, head, frame, rows))
 
 
@@ -196,6 +204,11 @@ async def answer_question(state: ConnectionState, question: Question, ask: Ask, 
 
 
 # --- deciding ---
+
+
+def _count_allowed(state: ConnectionState, exchange: Exchange, denied_rows: Mapping[RowKey, int]) -> None:
+    if state.shared.hooks.authorization.active and not denied_rows:
+        state.shared.counters.allowed[exchange.api_key] += 1
 
 
 def _owns_tokens(state: ConnectionState) -> bool:

@@ -15,8 +15,8 @@ from headrace.proxy.connection.opening.user_admission import admit_user
 from headrace.proxy.errors import ClientFault, ClientGone
 from headrace.proxy.network.admission import is_in
 from headrace.proxy.network.sockets import PlainSocket
-from headrace.proxy.network.tls.principals import NoPrincipal, distinguished_name
-from headrace.proxy.network.tls.secured_socket import SecuredSocket
+from headrace.proxy.network.tls.secured_socket import SecuredClientSocket
+from headrace.proxy.network.tls.subjects.principals import NoPrincipal, distinguished_name
 from headrace.proxy.wire.proxy_protocol import FIXED_BYTES, MAX_HEADER_BYTES, read_header
 from headrace.quota_callbacks.identities import UserSource
 from headrace.quota_callbacks.requests import Address
@@ -35,7 +35,7 @@ async def open_connection(state: ConnectionState) -> None:
     listener, client = state.listener, state.client
     if is_in(state.info.peer.host.partition("%")[0], listener.proxy_protocol_from) and isinstance(client, PlainSocket):
         await _read_proxy_header(state, client)
-    if listener.tls is None or not isinstance(client, SecuredSocket):
+    if listener.tls is None or not isinstance(client, SecuredClientSocket):
         return
     await state.shared.handshakes.serve(client, listener.tls.context, state.info.peer.host)
     if client.server_name and listener.broker_names is not None:

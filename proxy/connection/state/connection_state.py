@@ -8,41 +8,28 @@ from __future__ import annotations
 
 import math
 import random
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 import structlog
 import trio
 
 from headrace.proxy.connection.state.client_sasl import ClientSasl
-from headrace.proxy.connection.state.in_flight import HANDSHAKES_IN_FLIGHT, Exchange, InFlight
+from headrace.proxy.connection.state.in_flight import HANDSHAKES_IN_FLIGHT, Exchange, InFlight, description_of
 from headrace.proxy.connection.state.muting import Mute
-from headrace.quota_callbacks.api_keys import API_NAMES
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Hashable
 
     from headrace.proxy.connection.state.authentication import Authentication, TokenLogin
     from headrace.proxy.connection.state.shared_state import SharedState
+    from headrace.proxy.data_plane.interface import NativeRelayState
+    from headrace.proxy.network.held_bytes import Holder
     from headrace.proxy.network.listener import Listener
     from headrace.proxy.network.sockets import Socket
     from headrace.proxy.wire.heads import RequestHead
     from headrace.quota_callbacks.requests import Connection
 
 log = structlog.get_logger("headrace.connection")
-
-
-class Holder(Protocol):
-    """A relay, as far as the state knows it."""
-
-    held: bool
-    """Whether what was read has to wait, so that nothing more is read."""
-
-    @property
-    def awaits_bytes(self) -> bool:
-        """Whether the last bytes that were read end in the middle of a frame."""
-
-    def drop_held(self) -> None:
-        """Free the bytes that it holds."""
 
 
 class ConnectionState:
@@ -95,6 +82,7 @@ class ConnectionState:
         "login_began_s",
         "mid_request",
         "mute",
+        "native",
         "opened_s",
         "proved",
         "replying",
@@ -127,6 +115,8 @@ class ConnectionState:
         """The socket to the broker; ``None`` before the first request, and between its end and the next request."""
         self.in_flight = InFlight(min(HANDSHAKES_IN_FLIGHT, self.limits.max_in_flight_requests))
         self.mute = Mute()
+        self.native: NativeRelayState | None = None
+        """The native relay; ``None`` if the proxy has none, or no broker was dialled yet."""
         self.last_active_s = self.opened_s = shared.clock()
         self.arrival: tuple[Exchange | None, int, float] | None = None
         """The last progress of a request that is arriving: the request before it, or the request itself; the number of
@@ -360,6 +350,8 @@ class ConnectionState:
     def begin_drain(self) -> None:
         """Read no further requests, and end the connection when all replies were sent."""
         self._draining = self.ends_when_quiet = True
+        if self.native is not None:
+            self.native.recall()
         self.end_if_drained()
 
     def stop_reading(self) -> None:
@@ -384,7 +376,18 @@ class ConnectionState:
     @property
     def is_busy(self) -> bool:
         """Whether a request is in flight, or is being read, forwarded or answered."""
-        return self.replying or self.requesting or self.mid_request or len(self.in_flight) > 0
+        return (
+            self.replying
+            or self.requesting
+            or self.mid_request
+            or len(self.in_flight) > 0
+            or (self.native is not None and self.native.is_active)
+        )
+
+    @property
+    def requests_in_flight(self) -> int:
+        """Number of requests in flight, here and in the data plane."""
+        return len(self.in_flight) + (0 if self.native is None else self.native.in_flight)
 
     def end_for_fault(self, side: str, reason: str, kind: Hashable) -> None:
         """Count a fault of ``side`` (``client``, ``upstream`` or ``proxy``), end the connection and log one line.
@@ -410,7 +413,7 @@ class ConnectionState:
             fields = {
                 "peer": str(self.info.peer),
                 "reason": reason,
-                "request": self.describe_request(),
+                "request": description_of(self.in_flight.first or self.current),
                 "client_id": self.current.client_id if self.current is not None else None,
                 "user": self.info.user,
                 "upstream": str(self.info.upstream) if self.info.upstream is not None else None,
@@ -425,9 +428,8 @@ class ConnectionState:
         """Note and log that the client has closed its side, if requests are in flight and no other reason is known."""
         if len(self.in_flight) and self._reason is None:
             self._reason = f"the client closed its side; requests in flight: {len(self.in_flight)}"
-            log.debug(
-                "connection closed", peer=str(self.info.peer), reason=self._reason, request=self.describe_request()
-            )
+            request = description_of(self.in_flight.first)
+            log.debug("connection closed", peer=str(self.info.peer), reason=self._reason, request=request)
 
     @property
     def ended(self) -> bool:
@@ -462,11 +464,3 @@ class ConnectionState:
         for sock in (self.client, self.upstream):
             holds += 0 if sock is None else sock.unsent_bytes + sock.undecrypted_bytes
         return holds
-
-    def describe_request(self) -> str | None:
-        """Describe the oldest request in flight, or the last one that was read, for a log line."""
-        exchange = self.in_flight.first or self.current
-        if exchange is None:
-            return None
-        name = API_NAMES.get(exchange.api_key, "SASL token")
-        return f"{name} v{exchange.api_version} #{exchange.correlation_id}"

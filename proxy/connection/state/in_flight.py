@@ -12,6 +12,7 @@ import trio
 
 from headrace.proxy.connection.state.reply_actions import REWRITE, SETTLE, AnswerLocally, Forward, PassToken, WalkFetch
 from headrace.proxy.network.held_bytes import held
+from headrace.quota_callbacks.api_keys import API_NAMES
 from headrace.quota_callbacks.requests import Connection, Request
 
 if TYPE_CHECKING:
@@ -81,6 +82,14 @@ class Exchange(Request):
     def is_token(self) -> bool:
         """Whether it is a SASL token without a header."""
         return isinstance(self.reply, PassToken)
+
+
+def description_of(exchange: Exchange | None) -> str | None:
+    """Return the description of a request for a log line; ``None`` for none."""
+    if exchange is None:
+        return None
+    name = API_NAMES.get(exchange.api_key, "SASL token")
+    return f"{name} v{exchange.api_version} #{exchange.correlation_id}"
 
 
 class InFlight:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import trio
 
@@ -15,7 +15,6 @@ from headrace.proxy.long_work import LongSteps
 from headrace.proxy.network.sockets import READ_BUFFER_BYTES
 from headrace.proxy.network.splicing import Pipes
 from headrace.proxy.repeated_lines import RepeatedLines
-from headrace.quota_callbacks.api_keys import ApiKey
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -23,6 +22,7 @@ if TYPE_CHECKING:
 
     from headrace.proxy.connection.state.token_owners import TokenOwners
     from headrace.proxy.counters import Counters
+    from headrace.proxy.data_plane.native import NativeDataPlane
     from headrace.proxy.hooks.calls.hook_calls import HookCalls
     from headrace.proxy.hooks.enforcement_switch import Enforcement
     from headrace.proxy.network.admission import Admission
@@ -56,16 +56,6 @@ class ClientQuotaAnswers(Protocol):
         """See `headrace.proxy.quotas.client_quota_apis.ClientQuotaApis.audit`."""
 
 
-TOKEN_APIS: Final = frozenset(
-    {
-        ApiKey.CREATE_DELEGATION_TOKEN,
-        ApiKey.RENEW_DELEGATION_TOKEN,
-        ApiKey.EXPIRE_DELEGATION_TOKEN,
-        ApiKey.DESCRIBE_DELEGATION_TOKEN,
-    }
-)
-
-
 @dataclass(slots=True, kw_only=True)
 class Limits:
     """The limits of one connection. Replaced as a whole on reload; a connection keeps those of its start."""
@@ -95,6 +85,7 @@ class SharedState:
         "collects",
         "counters",
         "created_topics",
+        "data_plane",
         "decisions",
         "enforcement",
         "handshakes",
@@ -131,11 +122,11 @@ class SharedState:
         self.topic_names = topic_names
         self.authorizes = hooks.authorization.active
         """Whether a plugin decides what clients may do; it is looked up for each request."""
-        self.collects: frozenset[int] = frozenset(hooks.bodies) | TOKEN_APIS
-        """The APIs whose requests are read in full, whatever else follows from them."""
         if self.authorizes:
             topic_names.follow()
         self.handshakes = handshakes
+        self.data_plane: NativeDataPlane | None = None
+        """Relays connections in threads of its own; ``None`` if everything is relayed here."""
         self.admission: Admission | None = None
         """Counts the clients that load balancers name; ``None`` does not."""
         self.hooks = hooks
@@ -161,6 +152,12 @@ class SharedState:
         self.view = memoryview(self.buffer)
         self.clock: Callable[[], float] = trio.current_time
         """Returns monotonic seconds. The server sets it to the running loop's own clock, which is cheaper to call."""
+
+    async def deliver_completed(self) -> None:
+        """Deliver the sums of all requests that were completed until now to the plugins that get sums."""
+        if self.data_plane is not None and self.hooks.completed.has_sums:
+            await self.data_plane.collect_completed()
+        self.hooks.completed.deliver()
 
     def tls_contexts(self) -> list[TlsContext]:
         """Return the contexts of all listeners and upstreams with TLS, each once."""

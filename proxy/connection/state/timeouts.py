@@ -55,14 +55,14 @@ def check_interval_s(limits: Limits) -> float:
 def end_if_overdue(state: ConnectionState, now_s: float) -> None:
     """End the connection if one of its timeouts is over, or begin to end it if it is old."""
     limits = state.limits
-    if is_idle(state, now_s):
+    if state.native is not None and state.native.is_active:
+        state.native.check(now_s)
+    elif is_idle(state, now_s):
         state.end("idle", None)
     elif state.in_flight.stops_reading and state.client.hung_up():  # its end is behind bytes that are not read
         state.end("the client hung up while its requests were in flight", None)
     elif waits_in_vain(state, now_s):
-        upstream = state.listener.upstream
-        reason = f"the broker did not answer within {upstream.setting}.reply_timeout = {upstream.reply_timeout_s:g} s"
-        state.end_for_fault("upstream", reason, "no answer")
+        end_unanswered(state)
     elif is_slow(state, now_s):
         reason = f"a request arrives too slowly: limits.request_timeout = {limits.request_timeout_s:g} s"
         state.end_for_fault("client", reason, "slow")
@@ -103,6 +103,13 @@ def is_slow(state: ConnectionState, now_s: float) -> bool:
         state.arrival = (state.current, received, now_s)
         return False
     return now_s - arrival[2] > state.limits.request_timeout_s
+
+
+def end_unanswered(state: ConnectionState) -> None:
+    """End the connection because of a broker that does not answer."""
+    upstream = state.listener.upstream
+    reason = f"the broker did not answer within {upstream.setting}.reply_timeout = {upstream.reply_timeout_s:g} s"
+    state.end_for_fault("upstream", reason, "no answer")
 
 
 def _waits_for_broker(state: ConnectionState) -> bool:

@@ -59,13 +59,14 @@ class ConfigurationCalls:
         if problems:
             raise PluginConfigurationError("\n".join(problems), faults)
 
-    def changed_options(self, before: Options, after: Options) -> dict[str, Callable[[], None]]:
+    def changed_options(self, before: Options, after: Options) -> dict[str, Callable[[], bool]]:
         """Call ``changed_options`` of every plugin whose options differ. Blocks; call it in a thread.
 
-        Returns the functions that put them into force, by plugin name; the options of other plugins need a restart.
+        Returns the functions that put them into force, by plugin name; the options of other plugins need a restart. A
+        function returns whether the plugin's own one succeeded; its exception is logged and counted.
         Raises `PluginConfigurationError` with the errors of all plugins.
         """
-        found: dict[str, Callable[[], None]] = {}
+        found: dict[str, Callable[[], bool]] = {}
         problems: list[str] = []
         faults: list[Fault] = []
         for name, call in self._found.calls(_CHANGED, ("options",)):
@@ -85,11 +86,13 @@ class ConfigurationCalls:
             raise PluginConfigurationError("\n".join(problems), faults)
         return found
 
-    def _put_into_force(self, name: str, function: Callable[[], None]) -> None:
+    def _put_into_force(self, name: str, function: Callable[[], None]) -> bool:
         try:
             function()
         except BaseException as error:  # noqa: ASYNC103, BLE001 -- code of a plugin
             self._failed(_CHANGED, name, error)
+            return False  # noqa: ASYNC104
+        return True
 
     def _run_measured(self, name: str, run: RunOnLoop, function: Callable[[], Awaitable[None]]) -> None:
         run(lambda: self._slow_calls.measured_steps(name, "run_on_loop", function()))

@@ -16,7 +16,9 @@ from typing import TYPE_CHECKING, Any, Final
 import structlog
 
 from headrace.proxy.hooks.calls.authorization import AuthorizationCalls
+from headrace.proxy.hooks.calls.completions import CompletionCalls
 from headrace.proxy.hooks.calls.configuration import ConfigurationCalls
+from headrace.proxy.hooks.calls.relay import RelayCalls
 from headrace.proxy.hooks.calls.sasl import SaslCalls
 from headrace.proxy.hooks.calls.users import UserCalls
 from headrace.proxy.hooks.combined_verdicts import CombinedVerdict, check_verdict
@@ -26,6 +28,7 @@ from headrace.proxy.hooks.plugin_errors import collected, raise_cancellation
 from headrace.proxy.hooks.quota_schema import combined_schema
 from headrace.proxy.hooks.slow_calls import SlowCalls
 from headrace.proxy.repeated_lines import RepeatedLines
+from headrace.proxy.wire.apis import READ_IN_FULL
 from headrace.quota_callbacks.api_keys import ApiKey
 from headrace.quota_callbacks.definitions import BUILTIN_SCHEMA
 from headrace.quota_callbacks.entities import CONNECTION_CREATION_RATE, quota_key
@@ -61,6 +64,10 @@ class HookCalls:
     ) -> None:
         self.slow_calls = SlowCalls(slow_call_s)
         self._found = Implementations(manager, self.slow_calls)
+        self.relay: RelayCalls
+        """Calls the hooks for connections that are relayed natively."""
+        self.completed: CompletionCalls
+        """Calls the hooks for completed requests."""
         self.fail_closed = fail_closed
         self.errors = 0
         """Number of exceptions raised by plugins."""
@@ -76,7 +83,6 @@ class HookCalls:
         """Calls the hooks for authorization."""
         self._received: dict[int, Calls] = {}
         self._replied: dict[int, Calls] = {}
-        self._completed: dict[int, Calls] = {}
         self._batches: Calls = ()
         self._fetched: dict[int, Calls] = {}
         self._arrived: dict[int, Calls] = {}
@@ -88,8 +94,11 @@ class HookCalls:
         """API keys whose requests are collected and decoded, because a plugin requires the body (`Detail.BODY`)."""
         self.mutations: frozenset[int] = frozenset()
         """API keys whose requests are collected because a plugin requires the mutations (`Detail.MUTATIONS`)."""
+        self.collects: frozenset[int] = READ_IN_FULL
+        """API keys whose requests may be collected, for these reasons or by the proxy itself. No request of another API
+        is."""
         self.completions: frozenset[int] = frozenset()
-        """API keys with callbacks to call when a request is completed."""
+        """API keys of which completed requests are reported."""
         self._updates: Calls = ()
         self._removals: Calls = ()
         self._opened: Calls = ()
@@ -131,15 +140,17 @@ class HookCalls:
         interests = self._found.interests()
         self.bodies = api_keys_with_detail(Detail.BODY, interests)
         self.mutations = api_keys_with_detail(Detail.MUTATIONS, interests)
+        self.collects = READ_IN_FULL | self.bodies | self.mutations
         self._received = self._found.by_api("request_received", ("request", "now_ms"), interests)
         self._replied = self._found.by_api("response_received", ("request", "now_ms"), interests)
-        self._completed = self._found.by_api("request_completed", ("request",), interests)
-        self.completions = frozenset(self._completed)
+        self.completed = CompletionCalls(self._found, interests, self._call_hook, self.request_time_ms)
+        self.completions = self.completed.observed
         self._abandoned = self._found.by_api("request_abandoned", ("request", "now_ms"), interests)
         self._denied = self._found.by_api("request_denied", ("request", "now_ms"), interests)
         self._arrived = self._found.by_api("request_arrived", ("request", "now_ms"), interests)
         self._batches = self._found.by_api("batches_received", ("request", "now_ms"), interests).get(ApiKey.PRODUCE, ())
         self._fetched = self._found.by_api("records_fetched", ("request", "now_ms"), interests)
+        self.relay = RelayCalls(self._found, self._failed, interests, self.completed.each)
         self._budgets = self._found.calls("mutation_budget", ("request", "now_ms"))
         self._request_times = self._found.calls("request_time_ms", ("request",))
         self._updates = self._found.calls("update_quota", ("key", "entity", "value", "policy"))
@@ -280,9 +291,8 @@ class HookCalls:
         return Refuse(error_code=ErrorCode.UNKNOWN_SERVER_ERROR.value, message=f"quota plugin {name} failed")
 
     def request_completed(self, request: Request) -> None:
-        """Call ``request_completed`` of all plugins that subscribe to this API."""
-        for name, call in self._completed.get(request.api_key, ()):
-            self._call_hook("request_completed", name, call, request)
+        """Report a completed request to the plugins that subscribe to this API."""
+        self.completed.request_completed(request)
 
     def connection_opened(self, connection: Connection) -> None:
         """Call ``connection_opened`` of all plugins."""
@@ -290,7 +300,9 @@ class HookCalls:
             self._call_hook("connection_opened", name, call, connection)
 
     def connection_closed(self, connection: Connection, reason: str | None) -> None:
-        """Call ``connection_closed`` of all plugins; ``reason`` is ``None`` for a connection that ended normally."""
+        """Call ``connection_closed`` of all plugins; ``reason`` is ``None`` for a connection that ended normally. What
+        was completed is delivered before."""
+        self.completed.deliver()
         for name, call in self._closed:
             self._call_hook("connection_closed", name, call, connection, reason)
 

@@ -1,6 +1,10 @@
-"""TLS with clients and with brokers, by Python's `ssl` on non-blocking sockets.
+"""TLS with clients and with brokers, by Python's `ssl` or by rustls on non-blocking sockets.
 
-tls_socket        a connection with TLS, with the methods of a plaintext one
+tls_socket        a connection with TLS of OpenSSL, with the methods of a plaintext one
+rustls            the same by rustls, which the native data plane can relay
+hello_socket      the first record of a client, before any state is allocated
+kernel_socket     a connection to a broker with TLS of the kernel
+kernel_support    whether that is possible
 secured_socket    what the proxy requires of it, so that another library can compute TLS
 records           where records end, and how many of them may be without data
 handshakes        the bounds of handshakes with clients: their number, time and share of the event loop
@@ -10,7 +14,5 @@ contexts          the settings of new connections, created again when files chan
 renewal           looking at these files regularly
 files             reading certificates and keys
 failures          what a failure of TLS means, for the log
-principals        the user of a client certificate: its subject, and Kafka's mapping rules
-pattern_syntax    reading the regular expressions of those rules
-mapping_patterns  matching them within a bound on the time
+subjects          the user of a client certificate: its subject, and Kafka's mapping rules
 """

@@ -17,12 +17,20 @@ import structlog
 
 from headrace.config.tables.tls import ClientCertificates, TlsVersion
 from headrace.proxy.network.tls.files import Identity, TlsFileError, load_authorities, read_identity, state_of
+from headrace.proxy.network.tls.rustls.configs import NotExpressible, rustls_client, rustls_server
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from typing import TypeAlias
 
+    from cryptography import x509
+
+    from headrace._engine import TlsConfig
     from headrace.config.tables.tls import ServerTls, UpstreamTls
     from headrace.quota_callbacks.secret_sources import SecretSource
+
+    Created: TypeAlias = tuple[ssl.SSLContext, Identity | None, Callable[[], TlsConfig]]
+    """A context, the proxy's own certificate, and what creates the same configuration for rustls."""
 
 log = structlog.get_logger("headrace.tls")
 
@@ -56,9 +64,7 @@ class TlsContext:
     *Threads:* `reload_if_changed` may be called in any thread, by one at a time; `current` may be read in any.
     """
 
-    def __init__(
-        self, setting: str, files: tuple[str, ...], create: Callable[[], tuple[ssl.SSLContext, Identity | None]]
-    ) -> None:
+    def __init__(self, setting: str, files: tuple[str, ...], create: Callable[[], Created]) -> None:
         """Create the context from ``files``; ``setting`` is the table with their names, for messages.
 
         Raises `TlsFileError`.
@@ -71,8 +77,23 @@ class TlsContext:
         self._lock = threading.Lock()
         self._failed: str | None = None
         self._warned_on: date | None = None
-        self.current, self.identity = create()
+        self.rustls: TlsConfig | None = None
+        """The configuration for new handshakes by rustls, with the same meaning as ``current``; ``None``: OpenSSL does
+        them."""
+        self._prefers_rustls = False
+        self.current, self.identity, self._create_rustls = create()
         """The context for new handshakes, and the proxy's own certificate, if it has one."""
+
+    def prefer_rustls(self) -> None:
+        """Let rustls do the next handshakes, for the native data plane. If the settings cannot be expressed for it, log
+        why, and go on with OpenSSL."""
+        self._prefers_rustls = True
+        try:
+            self.rustls = self._create_rustls()
+        except NotExpressible as problem:
+            self.rustls = None
+            reason = f"{problem}; these connections are relayed by Python"
+            log.info("TLS is done by OpenSSL", table=self.setting, reason=reason)
 
     def check_expiry(self, now: datetime) -> None:
         """Log a warning, at most once a day, if the proxy's own certificate expires soon or has expired."""
@@ -89,7 +110,7 @@ class TlsContext:
             if state == self._state:
                 return False
             try:
-                context, identity = self._create()
+                context, identity, create_rustls = self._create()
             except Exception as error:  # noqa: BLE001 -- whatever the libraries raise, the proxy goes on
                 # One file may be new while the other is not; tried again the next time.
                 reason = str(error) if isinstance(error, TlsFileError) else f"{type(error).__name__}: {error}"
@@ -98,7 +119,9 @@ class TlsContext:
                     log.error("the new TLS files cannot be used; the old ones stay in use", reason=reason)  # noqa: TRY400
                 return False
             self._state, self._failed = state, None
-            self.current, self.identity = context, identity
+            self.current, self.identity, self._create_rustls = context, identity, create_rustls
+            if self._prefers_rustls:
+                self.prefer_rustls()
         log.info("TLS files loaded again", table=self.setting, certificate=str(identity) if identity else None)
         return True
 
@@ -115,7 +138,7 @@ def server_context(tls: ServerTls, setting: str, accepts_name: Callable[[str], b
             state.asked_name = name
         return None if name is None or accepts_name(name) else ssl.ALERT_DESCRIPTION_UNRECOGNIZED_NAME
 
-    def create() -> tuple[ssl.SSLContext, Identity | None]:
+    def create() -> Created:
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.sslobject_class = ServerSide
         _restrict(context, tls.min_version, tls.ciphers, setting)
@@ -127,9 +150,11 @@ def server_context(tls: ServerTls, setting: str, accepts_name: Callable[[str], b
         identity = read_identity(tls.certificate_file, tls.key_file, tls.key_password, setting)
         identity.load_into(context, setting)
         context.verify_mode = _CLIENT_CERTIFICATES[tls.client_certificates]
+        authorities: list[x509.Certificate] = []
         if tls.client_ca_file is not None and tls.client_certificates is not ClientCertificates.NONE:
-            load_authorities(context, tls.client_ca_file, tls.client_ca_password, f"{setting}.client_ca_file")
-        return context, identity
+            where = f"{setting}.client_ca_file"
+            authorities = load_authorities(context, tls.client_ca_file, tls.client_ca_password, where)
+        return context, identity, lambda: rustls_server(tls, _suites(context), identity, authorities, accepts_name)
 
     named = (tls.certificate_file, tls.key_file, tls.client_ca_file)
     return TlsContext(setting, _with_secrets(named, tls.key_password, tls.client_ca_password), create)
@@ -138,19 +163,20 @@ def server_context(tls: ServerTls, setting: str, accepts_name: Callable[[str], b
 def client_context(tls: UpstreamTls, setting: str) -> TlsContext:
     """Return the context for connections to brokers. Blocks. Raises `TlsFileError`."""
 
-    def create() -> tuple[ssl.SSLContext, Identity | None]:
+    def create() -> Created:
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
         _restrict(context, tls.min_version, tls.ciphers, setting)
         context.check_hostname = tls.verify_names
+        authorities: list[x509.Certificate] | None = None
         if tls.ca_file is None:
             context.load_default_certs(ssl.Purpose.SERVER_AUTH)
         else:
-            load_authorities(context, tls.ca_file, tls.ca_password, f"{setting}.ca_file")
+            authorities = load_authorities(context, tls.ca_file, tls.ca_password, f"{setting}.ca_file")
         identity = None
         if tls.certificate_file is not None:
             identity = read_identity(tls.certificate_file, tls.key_file, tls.key_password, setting)
             identity.load_into(context, setting)
-        return context, identity
+        return context, identity, lambda: rustls_client(tls, _suites(context), identity, authorities)
 
     named = (tls.certificate_file, tls.key_file, tls.ca_file)
     return TlsContext(setting, _with_secrets(named, tls.key_password, tls.ca_password), create)
@@ -159,6 +185,13 @@ def client_context(tls: UpstreamTls, setting: str) -> TlsContext:
 def _with_secrets(files: tuple[str | None, ...], *secrets: SecretSource | None) -> tuple[str, ...]:
     passwords = (secret.file for secret in secrets if secret is not None)
     return tuple(file for file in (*files, *passwords) if file is not None)
+
+
+def _suites(context: ssl.SSLContext) -> list[str]:
+    """Return the names of the cipher suites of the permitted versions."""
+    without_1_3 = context.maximum_version is ssl.TLSVersion.TLSv1_2
+    names = [suite["name"] for suite in context.get_ciphers()]
+    return [name for name in names if not (without_1_3 and name.startswith("TLS_"))]
 
 
 def _restrict(context: ssl.SSLContext, lowest: TlsVersion, ciphers: str | None, setting: str) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ssl
 from typing import Final
 
+from headrace.proxy.network.tls.records import ANSWERS, EMPTY
 from headrace.proxy.wire.other_protocols import HTTP, PROXY, other_protocol
 
 _SENT_BY_PEER: Final = {
@@ -43,17 +44,34 @@ _FOUND_HERE: Final = {
     "BAD_RECORD_MAC": "a record of the {peer} was changed on its way",
 }
 
+UNREAD_ANSWERS: Final = "it makes TLS answer, by requests for new keys, and does not read the answers"
+
+_LIMITS: Final = {"empty": EMPTY, "answers": ANSWERS, "unread": UNREAD_ANSWERS}
+"""The limits that `headrace._engine.TlsSession.failure` names."""
+
 
 def failure_of(error: ssl.SSLError, setting: str, *, server_side: bool) -> str:
     """Return what the failure means, for the log.
 
     ``setting`` is the table of the configuration. ``server_side``: the peer is a client, otherwise a broker.
     """
-    peer = "client" if server_side else "broker"
     if isinstance(error, ssl.SSLCertVerificationError):
-        reason = _verification(error, setting, server_side=server_side)
-        return f"TLS: the {peer}'s certificate is not accepted: {reason}"
-    reason = error.reason or ""
+        return refused_certificate(error.verify_message, setting, server_side=server_side)
+    return failure_text(error.reason or "", str(error), setting, server_side=server_side)
+
+
+def failure_of_rustls(kind: str, reason: str, setting: str, *, server_side: bool) -> str:
+    """Return what `headrace._engine.TlsSession.failure` means; see `failure_of`."""
+    if kind == "limit":
+        return _LIMITS[reason]
+    if kind == "certificate":
+        return refused_certificate(reason, setting, server_side=server_side)
+    return failure_text(reason, "", setting, server_side=server_side)
+
+
+def failure_text(reason: str, otherwise: str, setting: str, *, server_side: bool) -> str:
+    """Return what ``reason`` means, in OpenSSL's words; ``otherwise`` is the text without a reason."""
+    peer = "client" if server_side else "broker"
     if reason.startswith(_ALERTS):
         for name, meaning in _SENT_BY_PEER.items():
             if reason.endswith(name):
@@ -63,11 +81,18 @@ def failure_of(error: ssl.SSLError, setting: str, *, server_side: bool) -> str:
     text = _FOUND_HERE.get(reason)
     if text is not None:
         return "TLS: " + text.format(peer=peer, tls=setting)
-    return f"TLS: {(reason or str(error)).lower().replace('_', ' ')}"
+    return f"TLS: {(reason or otherwise).lower().replace('_', ' ')}"
 
 
-def _verification(error: ssl.SSLCertVerificationError, setting: str, *, server_side: bool) -> str:
-    message = (error.verify_message or "it cannot be verified").rstrip(".")
+def refused_certificate(message: str, setting: str, *, server_side: bool) -> str:
+    """Return why the certificate of the peer is not accepted; ``message`` is the library's."""
+    peer = "client" if server_side else "broker"
+    reason = _verification(message, setting, server_side=server_side)
+    return f"TLS: the {peer}'s certificate is not accepted: {reason}"
+
+
+def _verification(message: str, setting: str, *, server_side: bool) -> str:
+    message = (message or "it cannot be verified").rstrip(".")
     if "self-signed" in message or "unable to" in message:
         return f"{message}; add its authority to {setting}.{'client_ca_file' if server_side else 'ca_file'}"
     if not server_side and "mismatch" in message:

@@ -106,8 +106,10 @@ def read_identity(certificate_file: str, key_file: str | None, password: SecretS
         )
 
 
-def load_authorities(context: ssl.SSLContext, file: str, password: SecretSource | None, setting: str) -> None:
-    """Trust the certificates in a PEM or PKCS#12 file. Raises `TlsFileError`, also if it has none."""
+def load_authorities(
+    context: ssl.SSLContext, file: str, password: SecretSource | None, setting: str
+) -> list[x509.Certificate]:
+    """Trust the certificates in a PEM or PKCS#12 file, and return them. Raises `TlsFileError`, also if it has none."""
     data = _read(file, setting)
     where = f'{setting} = "{file}"'
     if _is_pkcs12(file):
@@ -121,6 +123,7 @@ def load_authorities(context: ssl.SSLContext, file: str, password: SecretSource 
         context.load_verify_locations(cadata="".join(each.public_bytes(Encoding.PEM).decode() for each in found))
     except ssl.SSLError:
         raise TlsFileError(f"{where}: it has a certificate that OpenSSL cannot read") from None
+    return found
 
 
 def state_of(files: Sequence[str]) -> FileState:

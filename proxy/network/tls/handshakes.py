@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from headrace.proxy.counters import Counters
     from headrace.proxy.network.tls.contexts import TlsContext
-    from headrace.proxy.network.tls.secured_socket import SecuredSocket
+    from headrace.proxy.network.tls.secured_socket import SecuredClientSocket
 
 PAUSE_FACTOR: Final = 1
 """The pause after a computation, in durations of that computation."""
@@ -60,7 +60,7 @@ class Handshakes:
         """Those that wait for their client; the first has waited for longest."""
         self._turns = TurnsByAddress(PAUSE_FACTOR)
 
-    async def serve(self, sock: SecuredSocket, context: TlsContext, client: str) -> None:
+    async def serve(self, sock: SecuredClientSocket, context: TlsContext, client: str) -> None:
         """Do the handshake with a client, whose address is ``client``.
 
         Raises `ClientFault`; `ClientGone` if it closes without a byte.
@@ -68,7 +68,7 @@ class Handshakes:
         try:
             with trio.fail_after(self.timeout_s):
                 await sock.receive_hello(context.setting)
-                await self._handshake(sock, context, counted_address(client))
+                await self._handshake(sock, context, client)
         except trio.TooSlowError:
             self._count_failure()
             setting = f"limits.tls_handshake_timeout = {self.timeout_s:g} s"
@@ -83,7 +83,8 @@ class Handshakes:
         else:
             self._counters.tls_handshakes_full += 1
 
-    async def _handshake(self, sock: SecuredSocket, context: TlsContext, address: str) -> None:
+    async def _handshake(self, sock: SecuredClientSocket, context: TlsContext, client: str) -> None:
+        address = counted_address(client)
         with trio.CancelScope() as scope:
             while self._count >= self.most:
                 ended = self._to_end()
@@ -94,7 +95,7 @@ class Handshakes:
             self._count += 1
             try:
                 sock.start(context, server_side=True)
-                await sock.handshake(lambda: self._in_turn(handshake))
+                await sock.handshake(lambda: self._in_turn(handshake, client))
             finally:
                 self._remove(handshake)
         if scope.cancelled_caught:
@@ -122,10 +123,10 @@ class Handshakes:
         self._count -= 1
 
     @asynccontextmanager
-    async def _in_turn(self, handshake: _Handshake) -> AsyncIterator[None]:
+    async def _in_turn(self, handshake: _Handshake, client: str) -> AsyncIterator[None]:
         handshake.silent_since_s = None
         self._silent.pop(handshake, None)
-        async with self._turns.turn(handshake.address):
+        async with self._turns.turn(client):
             yield
         if not handshake.scope.cancel_called:
             handshake.silent_since_s = trio.current_time()

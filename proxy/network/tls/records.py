@@ -46,17 +46,17 @@ ANSWERS: Final = "TLS: too many requests for new keys, or for a renegotiation"
 class RecordEnds:
     """Follows the headers of the records of one direction, however the bytes are cut."""
 
-    __slots__ = ("_header", "_left", "_size", "records")
+    __slots__ = ("_header", "_left", "records", "size")
 
     def __init__(self) -> None:
         self._header = b""
         """The header of a record that has arrived in part."""
         self._left = 0
         """Number of bytes of the current record that have not arrived."""
-        self._size = 0
-        """Size of the current record with its header."""
+        self.size = 0
+        """Size of the last record, of which the header at least has arrived, with its header."""
         self.records = 0
-        """Number of records that began in the last slice."""
+        """Number of records that began in the last slice, or in each of the last `slices`."""
 
     @property
     def is_incomplete(self) -> bool:
@@ -71,19 +71,35 @@ class RecordEnds:
     @property
     def begun(self) -> int:
         """Number of bytes of the current record that have arrived, if it is incomplete."""
-        return self._size - self._left if self._left else len(self._header)
+        return self.size - self._left if self._left else len(self._header)
 
     def to_read(self, most: int) -> int:
         """Return how many bytes to read, at most ``most``, so that they end with a record.
 
         This holds if the next records have the size of the last one, as those of large messages.
         """
-        size = self._size
+        size = self.size
         if size < ALIGNED_FROM_BYTES or not HEADER_BYTES < size <= most:
             return most
         begun = self.begun
         records = most // size
         return records * size - begun
+
+    def slices(self, data: memoryview, at: int) -> tuple[int, int]:
+        """Return the size of the next slices of ``data``, which begin at ``at``, and the end of the last of them.
+
+        The complete records of a large message are slices of the same size; else it is one slice, as of `slice_end`.
+        """
+        size = self.size
+        if size >= ALIGNED_FROM_BYTES and not self.is_incomplete:
+            end, last, length = at, len(data) - size, size - HEADER_BYTES
+            while end <= last and data[end + 3] << 8 | data[end + 4] == length:
+                end += size
+            if end > at:
+                self.records = 1
+                return size, end
+        end = self.slice_end(data, at)
+        return end - at, end
 
     def slice_end(self, data: memoryview, at: int) -> int:
         """Return the end of the next slice of ``data``, which begins at ``at``; slices are asked for in order.
@@ -103,7 +119,7 @@ class RecordEnds:
             if position + size > most and position > at:
                 return position
             position += size
-            self._size = size
+            self.size = size
             self.records += 1
         if position > last:
             self._left = position - last
@@ -123,7 +139,7 @@ class RecordEnds:
         self._header = b""
         self.records = 1
         rest = int.from_bytes(header[3:], "big")
-        self._size = HEADER_BYTES + rest
+        self.size = HEADER_BYTES + rest
         return at + missing + rest
 
 

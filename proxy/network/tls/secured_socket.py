@@ -1,8 +1,10 @@
 """What the proxy requires of a connection with TLS, whatever library computes it.
 
-`headrace.proxy.network.tls.tls_socket.TlsSocket` implements it with OpenSSL. The listeners, the connections to brokers
-and the admin server use nothing else of TLS, so that another implementation replaces it in the places that create the
-sockets and the contexts.
+`headrace.proxy.network.tls.tls_socket.TlsSocket` implements it with OpenSSL,
+`headrace.proxy.network.tls.rustls.sockets.RustlsSocket` with rustls, and
+`headrace.proxy.network.tls.kernel_socket.KernelTlsSocket` for brokers with the kernel. The listeners, the connections
+to brokers and the admin server use nothing else of TLS, so that another implementation replaces it in the places that
+create the sockets and the contexts.
 """
 
 from __future__ import annotations
@@ -22,19 +24,7 @@ if TYPE_CHECKING:
 class SecuredSocket(Socket, Protocol):
     """A TCP connection with TLS. `handshake` precedes everything that reads or writes data."""
 
-    server_name: str | None
     keep_session: Callable[[object], None] | None
-
-    @property
-    def peer_certificate(self) -> bytes | None:
-        """The certificate that the peer has shown and that had to be valid, in DER form."""
-
-    @property
-    def is_resumed(self) -> bool:
-        """Whether the handshake has resumed an earlier session, without certificates."""
-
-    async def receive_hello(self, setting: str) -> None:
-        """See `headrace.proxy.network.tls.tls_socket.TlsSocket.receive_hello`."""
 
     def start(
         self,
@@ -48,3 +38,21 @@ class SecuredSocket(Socket, Protocol):
 
     async def handshake(self, turn: Callable[[], AbstractAsyncContextManager[None]]) -> None:
         """See `headrace.proxy.network.tls.tls_socket.TlsSocket.handshake`."""
+
+
+@runtime_checkable
+class SecuredClientSocket(SecuredSocket, Protocol):
+    """A connection of a client with TLS. `receive_hello` precedes `start`."""
+
+    server_name: str | None
+
+    @property
+    def peer_certificate(self) -> bytes | None:
+        """The certificate that the client has shown and that had to be valid, in DER form."""
+
+    @property
+    def is_resumed(self) -> bool:
+        """Whether the handshake has resumed an earlier session, without certificates."""
+
+    async def receive_hello(self, setting: str) -> None:
+        """See `headrace.proxy.network.tls.hello_socket.HelloSocket.receive_hello`."""

@@ -16,11 +16,11 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import trio
 
 from headrace.proxy.errors import ClientFault, UpstreamFault
-from headrace.proxy.network.sockets import READ_BYTES, PlainSocket
-from headrace.proxy.network.tls.client_hello import server_name
+from headrace.proxy.network.sockets import LARGE_READ_BYTES
 from headrace.proxy.network.tls.contexts import ServerSide
-from headrace.proxy.network.tls.failures import failure_of, plaintext_failure
-from headrace.proxy.network.tls.records import HEADER_BYTES, SLICE_BYTES, PeerLimits, RecordEnds
+from headrace.proxy.network.tls.failures import UNREAD_ANSWERS, failure_of
+from headrace.proxy.network.tls.hello_socket import HelloSocket
+from headrace.proxy.network.tls.records import SLICE_BYTES, PeerLimits, RecordEnds
 
 if TYPE_CHECKING:
     import socket
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from headrace.proxy.wire.heads import Buffer
 
 RECORD_OVERHEAD_BYTES: Final = 4 * 1024
-"""Enough for the headers and tags of the records of `READ_BYTES`, so that a message of that size is one read."""
+"""Enough for the headers and tags of the records of a read, so that a message of its size is one read."""
 
 MAX_OWN_BYTES: Final = 16 * 1024
 """The most bytes that TLS itself has to send, such as answers to requests for new keys, while the peer does not read
@@ -46,25 +46,8 @@ BUFFER_BYTES: Final = 36 * 1024
 """What a record takes of which a part has arrived: 17 KiB, which OpenSSL allocates for the first byte, and the memory
 through which the bytes pass. Measured with 300 connections that had sent a part of a record each."""
 
-MAX_RECORD_BYTES: Final = 16 * 1024
-"""The longest record of a handshake (RFC 8446 section 5.1), and the longest ClientHello: those of clients have 0.2 to
-2 KiB. OpenSSL would permit 128 KiB, and allocate them when it has read the length."""
-
-_HANDSHAKE: Final = 0x16
-_MAJOR_VERSION: Final = 3
-_MESSAGE_HEADER_BYTES: Final = 4
-"""The type and the length of a message of a handshake (RFC 8446 section 4)."""
-
-_received = memoryview(bytearray(READ_BYTES + RECORD_OVERHEAD_BYTES))
+_received = memoryview(bytearray(LARGE_READ_BYTES + RECORD_OVERHEAD_BYTES))
 """The read buffer of all TLS connections of the process. Its content is valid until the next read."""
-
-
-class NotTls(ClientFault):
-    """The client's first bytes are not those of TLS; ``first`` has them."""
-
-    def __init__(self, first: bytes, setting: str) -> None:
-        super().__init__(plaintext_failure(first, setting))
-        self.first = first
 
 
 class Session(NamedTuple):
@@ -74,7 +57,7 @@ class Session(NamedTuple):
     of_ssl: ssl.SSLSession
 
 
-class TlsSocket(PlainSocket):
+class TlsSocket(HelloSocket):
     """A TCP connection with TLS. Call `handshake` before anything else.
 
     *Resource handling*, *error handling* and *cancellation* are those of `PlainSocket`. ``bytes_received`` and
@@ -85,7 +68,6 @@ class TlsSocket(PlainSocket):
     __slots__ = (
         "_ended",
         "_has_more",
-        "_hello_goes_on",
         "_incoming",
         "_limits",
         "_outgoing",
@@ -93,9 +75,7 @@ class TlsSocket(PlainSocket):
         "_pauses",
         "_record_ends",
         "_rest",
-        "_setting",
         "keep_session",
-        "server_name",
         "tls",
     )
 
@@ -108,8 +88,6 @@ class TlsSocket(PlainSocket):
         self._ended = False
         self._has_more = True
         """Whether OpenSSL may have data that were not read: after the handshake, and when a view had no more room."""
-        self._hello_goes_on = False
-        """Whether the first record has only a part of the ClientHello."""
         self._own_bytes = 0
         self._record_ends = RecordEnds()
         self._limits = PeerLimits()
@@ -117,11 +95,8 @@ class TlsSocket(PlainSocket):
         """Encrypted bytes that were read and not passed to OpenSSL yet."""
         self._pauses = False
         """Whether the last read has ended because of `DECRYPTING_S`."""
-        self._setting = ""
         self.tls: ssl.SSLObject | None = None
         """The state of TLS; ``None`` before the handshake has begun."""
-        self.server_name: str | None = None
-        """The host name that a client has asked for (SNI)."""
         self.keep_session: Callable[[object], None] | None = None
         """Called at the end with the session, which `start` of the next connection to the same broker accepts."""
 
@@ -139,33 +114,6 @@ class TlsSocket(PlainSocket):
 
     # --- the handshake ---
 
-    async def receive_hello(self, setting: str) -> None:
-        """Wait for the first record of a client, which needs no more memory than its bytes.
-
-        ``setting`` is the table of the configuration, for messages. Raises `NotTls` for anything else than the first
-        record of a handshake, `ClientFault` for one that is too long, and the fault of the socket if the client closes
-        the connection.
-        """
-        header = await self.receive_exactly(HEADER_BYTES)
-        if len(header) < HEADER_BYTES:
-            raise self._fault("the client closed the connection before the TLS handshake")
-        if header[0] != _HANDSHAKE or header[1] != _MAJOR_VERSION:
-            raise NotTls(header, setting)
-        size = int.from_bytes(header[3:5], "big")
-        if size > MAX_RECORD_BYTES:
-            raise ClientFault(f"TLS: the first record has {size} bytes; at most {MAX_RECORD_BYTES} are permitted")
-        record = await self.receive_exactly(size)
-        if len(record) < size:
-            raise self._fault("the client closed the connection in its first TLS record")
-        if size < _MESSAGE_HEADER_BYTES:
-            raise ClientFault(f"TLS: the first record has {size} bytes, and so not the length of the ClientHello")
-        hello_size = int.from_bytes(record[1:4], "big")
-        if hello_size > MAX_RECORD_BYTES:
-            raise ClientFault(f"TLS: the ClientHello has {hello_size} bytes; at most {MAX_RECORD_BYTES} are permitted")
-        self._incoming.write(header + record)
-        self.server_name = server_name(header + record)
-        self._hello_goes_on = size < _MESSAGE_HEADER_BYTES + hello_size
-
     def start(
         self,
         context: TlsContext,
@@ -179,6 +127,7 @@ class TlsSocket(PlainSocket):
         A session of certificates that were replaced since is not resumed.
         """
         self._setting = context.setting
+        self._incoming.write(self.take_hello())
         current = context.current  # read once: a thread may replace it
         self.tls = current.wrap_bio(
             self._incoming,
@@ -242,7 +191,8 @@ class TlsSocket(PlainSocket):
             return None
         count = self._decrypt(self._rest, view) if self._has_more or self._rest else 0
         if not count and not self._ended and not self._rest:
-            received = super().receive_into(_received[: self._record_ends.to_read(len(_received))])
+            most = min(len(view) + RECORD_OVERHEAD_BYTES, len(_received))
+            received = super().receive_into(_received[: self._record_ends.to_read(most)])
             if received is None:
                 return None
             if received:
@@ -268,39 +218,40 @@ class TlsSocket(PlainSocket):
         tls: Any = self._state  # with a buffer, `read` returns a number, against its annotation
         incoming, ends, read = self._incoming, self._record_ends, tls.read
         most, last = len(view), len(received)
-        count = records = begun = at = 0
+        count = records = begun = at = step = end = 0
         consumed = incoming.pending
         until_s = monotonic() + DECRYPTING_S
         more = self._has_more
         while True:
             try:
-                while more:
+                while count < most and (more or at < end):
+                    if not more:
+                        consumed += incoming.write(received[at : at + step])
+                        at += step
+                        begun += ends.records
                     added: int = read(most - count, view[count:] if count else view)
                     if not added:
                         self._ended = True
                         break
                     count += added
                     records += 1
-                    more = incoming.pending > 0 and count < most
+                    more = incoming.pending > 0
             except ssl.SSLWantReadError:
-                pass
+                more = False
             except ssl.SSLError as error:
                 if not isinstance(error, ssl.SSLEOFError):
                     self._send_own()
                 raise self._failed(error) from error
             if at == last or count == most or self._ended:
                 break
-            if at and monotonic() > until_s:
-                self._pauses = True
-                break
-            end = ends.slice_end(received, at)
-            begun += ends.records
-            consumed += incoming.write(received[at:end])
-            at, more = end, True
+            if at == end:
+                if at and ends.records > 1 and monotonic() > until_s:  # a single one is soon decrypted
+                    self._pauses = True
+                    break
+                step, end = ends.slices(received, at)
         self._has_more = count == most
         self._keep_rest(received[at:])
-        if self._outgoing.pending:
-            self._send_own()
+        self._send_own()
         self._limits.count_records(begun, self.bytes_received)
         excess = self._limits.count_data(records, consumed - incoming.pending, count)
         if excess is not None:
@@ -315,19 +266,19 @@ class TlsSocket(PlainSocket):
     def send_now(self, parts: Sequence[Buffer | bytes], *, more: bool = False) -> bool:
         """Encrypt ``parts`` and write them in one system call; return as `PlainSocket.send_now`."""
         data = memoryview(parts[0] if len(parts) == 1 else b"".join(parts))
-        tls, at = self._state, 0
+        write, take, at, end = self._state.write, self._outgoing.read, 0, len(data)
         records: list[Buffer | bytes] = []
         try:
-            while at < len(data):
-                at += tls.write(data[at : at + SLICE_BYTES])
-                records.append(self._outgoing.read())
+            while at < end:
+                at += write(data[at : at + SLICE_BYTES])
+                records.append(take())
         except ssl.SSLError as error:  # this side has sent its end, or the peer an alert
             raise self._failed(error) from error
         self._own_bytes = 0
         return super().send_now(records, more=more)
 
     def _send_own(self) -> None:
-        """Send the bytes of TLS itself, such as alerts, before those of a writer that waits."""
+        """Send the bytes of TLS itself, such as alerts, if there are any, before those of a writer that waits."""
         data = self._outgoing.read()
         if not data:
             return
@@ -337,7 +288,7 @@ class TlsSocket(PlainSocket):
         if not super().send_now([data]):
             self._own_bytes += len(data)
             if self._own_bytes > MAX_OWN_BYTES:
-                raise self._broken("it makes TLS answer, by requests for new keys, and does not read the answers")
+                raise self._broken(UNREAD_ANSWERS)
 
     def has_unread(self) -> bool:
         """Return whether bytes of the peer have arrived that were not read, encrypted or not."""

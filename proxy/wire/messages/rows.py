@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from headrace.proxy.wire.messages.codec import Buffer, Message
-    from headrace.proxy.wire.messages.schemas import Field
     from headrace.proxy.wire.messages.stepwise import Steps
 
 
@@ -31,7 +30,29 @@ def read_rows(name: str, version: int, body: Buffer, array: str, wanted: tuple[s
     Raises `UnknownMessage` without a schema, `KeyError` for a field that this version lacks, and `MalformedMessage` for
     bytes that break the schema as far as they are walked.
     """
-    data = bytes(body)
+    return (row for row in _rows(name, version, bytes(body), array, wanted) if row is not None)
+
+
+def count_elements_in_steps(
+    name: str, version: int, body: Buffer, array: str, wanted: tuple[str, ...], counted: str
+) -> Steps[list[Message]]:
+    """Return the ``wanted`` fields of each struct as `read_rows`, and how many elements its array ``counted`` has.
+
+    The elements are stepped over. Yields after every `ROWS_A_STEP` structs or elements.
+    """
+    rows: list[Message] = []
+    for row in _rows(name, version, bytes(body), array, (*wanted, counted), counted):
+        if row is not None:
+            rows.append(row)
+        if row is None or len(rows) % ROWS_A_STEP == 0:
+            yield
+    return rows
+
+
+def _rows(
+    name: str, version: int, data: bytes, array: str, wanted: tuple[str, ...], counted: str | None = None
+) -> Iterator[Message | None]:
+    """Yield each struct, and ``None`` after every `ROWS_A_STEP` elements of its array ``counted``."""
     before, read_count, steps, min_bytes = _steps(name, version, array, wanted)
     at = 0
     try:
@@ -45,58 +66,28 @@ def read_rows(name: str, version: int, body: Buffer, array: str, wanted: tuple[s
             for field, codec, skips in steps:
                 for skip in skips:
                     at = skip(data, at)
-                if codec is not None:
+                if field == counted:
+                    row[field], at = yield from _count_elements(*_counting(name, version, array, field), data, at)
+                elif codec is not None:
                     row[field], at = codec.read(data, at)
             yield row
     except Broken as broken:
         raise malformed(name, version, broken) from broken
     except (IndexError, struct.error):
         raise malformed(name, version, too_early(data, at, array)) from None
+    if counted is not None and at > len(data):
+        raise malformed(name, version, too_early(data, len(data), array))
 
 
-def count_elements_in_steps(
-    name: str, version: int, body: Buffer, array: str, wanted: tuple[str, ...], counted: str
-) -> Steps[list[Message]]:
-    """Return the ``wanted`` fields of each struct as `read_rows`, and how many elements its array ``counted`` has.
-
-    The elements are stepped over. Yields after every `ROWS_A_STEP` structs or elements.
-    """
-    data = bytes(body)
-    before, read_count, steps, min_bytes = _steps(name, version, array, (*wanted, counted))
+@cache
+def _counting(name: str, version: int, array: str, counted: str) -> tuple[LengthReader, Codec]:
+    """Return what reads the length of the array ``counted`` of each struct, and what skips one of its elements."""
     [outer] = [field for field in schema(name, version).fields if field.name == array]
     [inner] = [field for field in outer.fields if field.name == counted]
-    rows: list[Message] = []
-    at = 0
-    try:
-        for skip in before:
-            at = skip(data, at)
-        count, start = read_count(data, at)
-        check_count(data, at, start, count, min_bytes)
-        at = start
-        for number in range(count):
-            row: Message = {}
-            for field, codec, skips in steps:
-                for skip in skips:
-                    at = skip(data, at)
-                if field == counted:
-                    row[field], at = yield from _count_elements(inner, data, at)
-                elif codec is not None:
-                    row[field], at = codec.read(data, at)
-            rows.append(row)
-            if number % ROWS_A_STEP == 0:
-                yield
-    except Broken as broken:
-        raise malformed(name, version, broken) from broken
-    except (IndexError, struct.error):
-        raise malformed(name, version, too_early(data, at, array)) from None
-    if at > len(data):
-        raise malformed(name, version, too_early(data, len(data), array))
-    return rows
+    return count_codec(flexible=inner.flexible, nullable=inner.nullable)[0], element_codec(inner)
 
 
-def _count_elements(field: Field, data: bytes, at: int) -> Steps[tuple[int, int]]:
-    read_count, _ = count_codec(flexible=field.flexible, nullable=field.nullable)
-    element = element_codec(field)
+def _count_elements(read_count: LengthReader, element: Codec, data: bytes, at: int) -> Steps[tuple[int, int]]:
     count, start = read_count(data, at)
     check_count(data, at, start, count, element.min_bytes)
     for number in range(count):

@@ -30,10 +30,24 @@ Step = Callable[["Buffer", int, int], int]
 class BodyWalk:
     """A walk through one body. Subclasses set the first step."""
 
-    __slots__ = ("_after_tags", "_begin", "_left", "_max_rows", "_rows_left", "_step", "_tags", "longest", "skip_left")
+    __slots__ = (
+        "_after_tags",
+        "_begin",
+        "_left",
+        "_max_rows",
+        "_rows_left",
+        "_step",
+        "_tags",
+        "longest",
+        "pauses",
+        "skip_left",
+    )
 
     what: ClassVar[str]
     """The kind of message, for error messages."""
+
+    most_steps: ClassVar[int] = UNBOUNDED
+    """The most groups of fields that one call of `walk` reads."""
 
     def __init__(self, body_bytes: int, max_rows: int = UNBOUNDED) -> None:
         self._left = body_bytes
@@ -44,6 +58,8 @@ class BodyWalk:
         """Number of bytes that follow and are skipped: records, or fields that are not read."""
         self.longest = 0
         """Length in bytes of the longest contiguous records so far."""
+        self.pauses = False
+        """Whether the last call of `walk` has ended because of `most_steps`; the next one goes on at its position."""
         self._step: Step | None = None
         self._after_tags: Step | None = None
 
@@ -66,6 +82,8 @@ class BodyWalk:
         begin = self._begin = position
         end = min(end, position + self._left)
         whole = end - position == self._left
+        self.pauses = False
+        steps_left = self.most_steps
         while True:
             if self.skip_left:
                 count = min(self.skip_left, end - position)
@@ -78,12 +96,16 @@ class BodyWalk:
                 if self.skip_left:
                     continue
                 break
+            if not steps_left:  # here nothing is to be skipped, so that nothing is spliced before what was read
+                self.pauses = position < end
+                break
+            steps_left -= 1
             after = self._step(buffer, position, end)
             if after == SHORT:
                 break
             position = after
         self._left -= position - begin
-        if whole and not self.done:
+        if whole and not self.done and not self.pauses:
             raise MalformedFrame(f"{self.what}'s fields reach beyond its frame")
         return position
 

@@ -77,6 +77,7 @@ class ProduceWalk(BodyWalk):
     )
 
     what = "a Produce request"
+    most_steps = 500  # some 0.5 ms: a batch may have 26 bytes, so that a read can contain 5,000
 
     def __init__(self, version: int, body_bytes: int, max_rows: int = UNBOUNDED) -> None:
         """Begin a walk through a body of ``body_bytes`` bytes. Raises `UnknownMessage` for an unknown version.

@@ -9,12 +9,13 @@ a hand-written equivalent of `headrace.proxy.wire.messages.codec` for one messag
 from __future__ import annotations
 
 import struct
+import sys
 from struct import Struct
 from typing import TYPE_CHECKING, Final
 
 from headrace.proxy.wire.errors import UnknownMessage
 from headrace.proxy.wire.messages.codec import malformed
-from headrace.proxy.wire.messages.scalars import Broken, check_count, read_uvarint
+from headrace.proxy.wire.messages.scalars import Broken, TooManyRows, check_count, read_uvarint
 from headrace.proxy.wire.messages.tagged_fields import read_tag, read_tag_count, skip_tags
 from headrace.quota_callbacks.error_codes import ErrorCode
 
@@ -42,17 +43,18 @@ _PARTITION_BYTES: Final = tuple(
 )
 
 
-def find_produce_tail(body: Buffer, version: int) -> tuple[int | None, int | None]:
+def find_produce_tail(body: Buffer, version: int, max_rows: int = sys.maxsize) -> tuple[int | None, int | None]:
     """Return the offsets in a response's body of throttle_time_ms (INT32), and of the tagged field with the hints.
 
     An offset is in bytes, and ``None`` if the field is missing (version 0 has no throttle time). Raises
-    `UnknownMessage` for a version above 13, and `MalformedMessage` for a body that violates the schema.
+    `UnknownMessage` for a version above 13, `MalformedMessage` for a body that violates the schema, and `TooManyRows`
+    for more than ``max_rows`` topics and partitions, each of which takes time.
     """
     if not 0 <= version <= _MAX_VERSION:
         raise UnknownMessage(f"no schema for ProduceResponse v{version}: known are 0 to {_MAX_VERSION}")
     data = bytes(body)
     try:
-        at = _skip_flexible(data, version) if version >= 9 else _skip_plain(data, version)
+        at = _skip_flexible(data, version, max_rows) if version >= 9 else _skip_plain(data, version, max_rows)
         throttle_at = at if version >= 1 else None
         at += 4 if version >= 1 else 0
         hints_at = None
@@ -117,12 +119,18 @@ def _read_count(data: bytes, at: int, version: int) -> tuple[int, int]:
     return _count(data, at) if version >= 9 else (_INT32(data, at)[0], at + 4)
 
 
-def _skip_plain(data: bytes, version: int) -> int:
+def _check_rows(rows: int, max_rows: int) -> None:
+    if rows > max_rows:
+        raise TooManyRows
+
+
+def _skip_plain(data: bytes, version: int, max_rows: int) -> int:
     """Skip ``responses`` of versions 0 to 8."""
     width = _PARTITION_BYTES[version]
     topics: int = _INT32(data, 0)[0]
     _check(data, 0, 4, topics, 6)
-    at = 4
+    rows, at = topics, 4
+    _check_rows(rows, max_rows)
     for _ in range(topics):
         length: int = _INT16(data, at)[0]
         if length < 0:
@@ -130,6 +138,8 @@ def _skip_plain(data: bytes, version: int) -> int:
         at += 2 + length
         count: int = _INT32(data, at)[0]
         _check(data, at, at + 4, count, width)
+        rows += count
+        _check_rows(rows, max_rows)
         at += 4
         if version < 8:
             at += count * width
@@ -143,10 +153,7 @@ def _skip_plain_errors(data: bytes, at: int) -> int:
     """Skip ``record_errors`` and ``error_message`` of version 8."""
     errors: int = _INT32(data, at)[0]
     _check(data, at, at + 4, errors, 6)
-    at += 4
-    for _ in range(errors):
-        at = _skip_plain_string(data, at + 4)
-    return _skip_plain_string(data, at)
+    return _skip_plain_string(data, _skip_record_errors(data, at + 4, errors, flexible=False))
 
 
 def _skip_plain_string(data: bytes, at: int) -> int:
@@ -154,17 +161,20 @@ def _skip_plain_string(data: bytes, at: int) -> int:
     return at + 2 + max(length, 0)
 
 
-def _skip_flexible(data: bytes, version: int) -> int:
+def _skip_flexible(data: bytes, version: int, max_rows: int) -> int:
     """Skip ``responses`` from version 9 on."""
     width = _PARTITION_BYTES[version]
-    topics, at = _count(data, 0)
-    for _ in range(topics):
+    rows, at = _count(data, 0)
+    _check_rows(rows, max_rows)
+    for _ in range(rows):
         if version >= 13:
             at += 16
         else:
             length, at = _count(data, at)
             at += length
         partitions, at = _count(data, at)
+        rows += partitions
+        _check_rows(rows, max_rows)
         for _ in range(partitions):
             at += width
             at = at + 3 if data.startswith(_NO_ERRORS, at) else _skip_flexible_errors(data, at)
@@ -175,9 +185,38 @@ def _skip_flexible(data: bytes, version: int) -> int:
 def _skip_flexible_errors(data: bytes, at: int) -> int:
     """Skip ``record_errors``, ``error_message`` and tagged fields of a partition, from version 9 on."""
     errors, at = _count(data, at)
-    for _ in range(errors):
-        at = skip_tags(data, _skip_compact(data, at + 4))
+    at = _skip_record_errors(data, at, errors, flexible=True)
     return skip_tags(data, _skip_compact(data, at))
+
+
+def _skip_record_errors(data: bytes, at: int, count: int, *, flexible: bool) -> int:
+    """Skip ``count`` record errors: an index and a message each.
+
+    A batch of a million invalid records has as many, with messages of a few lengths, so those of one length are skipped
+    together: the bytes that determine an element's length are compared over all of them.
+    """
+    while count:
+        begin = at
+        at = skip_tags(data, _skip_compact(data, at + 4)) if flexible else _skip_plain_string(data, at + 4)
+        width, count = at - begin, count - 1
+        alike = min(count, max(len(data) - at, 0) // width)
+        for offset in _shape(data, begin, at, flexible=flexible) if alike else ():
+            column = data[at + offset : at + alike * width : width]
+            alike = len(column) - len(column.lstrip(data[begin + offset : begin + offset + 1]))
+        at, count = at + alike * width, count - alike
+    return at
+
+
+def _shape(data: bytes, begin: int, end: int, *, flexible: bool) -> tuple[int, ...]:
+    """Return the offsets of the bytes that determine the length of a record error: those of its message's length, and
+    the number of tagged fields. An element with tagged fields is like no other: all its bytes are compared."""
+    if not flexible:
+        return 4, 5
+    start = begin + 4
+    while data[start] >= 0x80:
+        start += 1
+    has_tags = _skip_compact(data, begin + 4) + 1 != end
+    return tuple(range(end - begin)) if has_tags else (*range(4, start - begin + 1), end - begin - 1)
 
 
 def _count(data: bytes, at: int) -> tuple[int, int]:

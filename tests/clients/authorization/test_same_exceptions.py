@@ -18,6 +18,7 @@ def compare(scene: Scene, client: str) -> None:
     assert at_proxy == at_broker
 
 
+@pytest.mark.exhaustive
 def test_librdkafka_reports_the_same_errors(found_scene: Scene) -> None:
     compare(found_scene, "librdkafka")
 

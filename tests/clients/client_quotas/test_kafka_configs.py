@@ -115,6 +115,7 @@ def compare(proxy: ProxyProcess, broker: str, commands: Sequence[Sequence[str]],
         assert found == expected, command
 
 
+@pytest.mark.exhaustive
 def test_a_session_prints_what_it_prints_at_a_broker(proxy: ProxyProcess, kafka: FirstBroker) -> None:
     compare(proxy, kafka.bootstrap_servers, short_session(unique("operator")), kafka.version)
 

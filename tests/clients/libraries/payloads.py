@@ -7,6 +7,8 @@ import random
 import struct
 from typing import TYPE_CHECKING, Final
 
+import pytest
+
 from headrace.quota_callbacks.api_keys import ApiKey
 from tests.clients.wire_connection import WireConnection
 
@@ -17,6 +19,8 @@ if TYPE_CHECKING:
 
 CODECS: Final = ("none", "gzip", "snappy", "lz4", "zstd")
 """Every compression type, at its number in the attributes of a record batch."""
+CODEC_CASES: Final = [*(pytest.param(codec, marks=pytest.mark.exhaustive) for codec in CODECS[:-1]), CODECS[-1]]
+"""For all clients but Java's, which send with each codec in ``make test``."""
 
 SMALL: Final = tuple(b"a small message that repeats itself, itself, itself, %d" % number for number in range(1000))
 """Compressible, and each its own."""

@@ -14,7 +14,7 @@ from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
 
 from tests.clients.fronts import DEADLINE_S, Front, unique
 from tests.clients.libraries.payloads import (
-    CODECS,
+    CODEC_CASES,
     LARGE_BYTES,
     LARGE_LIMIT,
     SMALL,
@@ -114,7 +114,7 @@ async def received(front: Front, topic: str, count: int, **config: Any) -> list[
         return await read(consumer, count)
 
 
-@pytest.mark.parametrize("codec", CODECS)
+@pytest.mark.parametrize("codec", CODEC_CASES)
 def test_compression(front: Front, codec: str) -> None:
     async def work() -> None:
         topic = await create(front)
@@ -125,7 +125,7 @@ def test_compression(front: Front, codec: str) -> None:
     run(work())
 
 
-@pytest.mark.parametrize("acks", [0, 1, "all"])
+@pytest.mark.parametrize("acks", [0, pytest.param(1, marks=pytest.mark.exhaustive), "all"])
 def test_a_thousand_small_messages(front: Front, acks: int | str) -> None:
     async def work() -> None:
         topic = await create(front)

@@ -93,6 +93,7 @@ def test_performance_and_transactions(front: Front) -> None:
     assert "CompleteCommit" in printed
 
 
+@pytest.mark.exhaustive
 def test_consoles_and_groups(front: Front) -> None:
     """One group of the classic protocol and one of KIP-848's read the same lines."""
     topic = front.create_topic("java-tools", 2)
@@ -131,6 +132,7 @@ def test_share_groups(front43: Front) -> None:
     assert re.search(rf"{group}\s+{topic}\s+0", printed)
 
 
+@pytest.mark.exhaustive
 def test_cluster(front: Front, tmp_path: Path) -> None:
     file = tmp_path / "client.properties"
     file.write_text(f"request.timeout.ms={TIMEOUT_MS}\n", encoding="ascii")

@@ -12,7 +12,7 @@ import pytest
 
 from tests.clients.fronts import DEADLINE_S, Front, eventually, unique
 from tests.clients.libraries.payloads import (
-    CODECS,
+    CODEC_CASES,
     LARGE_BYTES,
     LARGE_LIMIT,
     SMALL,
@@ -112,14 +112,14 @@ def received(front: Front, topic: str, count: int, **config: Any) -> list[bytes]
         return read(consumer, count)
 
 
-@pytest.mark.parametrize("codec", CODECS)
+@pytest.mark.parametrize("codec", CODEC_CASES)
 def test_compression(front: Front, topic: str, codec: str) -> None:
     send(front, topic, SMALL[:100], compression_type=None if codec == "none" else codec)
     assert received(front, topic, 100) == list(SMALL[:100])
     assert codecs_in_log(front, topic) == {codec}
 
 
-@pytest.mark.parametrize("acks", [0, 1, "all"])
+@pytest.mark.parametrize("acks", [0, pytest.param(1, marks=pytest.mark.exhaustive), "all"])
 def test_a_thousand_small_messages(front: Front, topic: str, acks: int | str) -> None:
     send(front, topic, SMALL, acks=acks, enable_idempotence=False)
     assert received(front, topic, len(SMALL)) == list(SMALL)

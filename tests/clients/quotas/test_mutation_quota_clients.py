@@ -175,7 +175,7 @@ def test_java_without_retries_gets_the_quota_error_for_additions(slow: Front, be
 # --- tools and other clients ---
 
 
-@pytest.mark.parametrize("version", ["4.3.1", "3.9.1"])
+@pytest.mark.parametrize("version", ["4.3.1", pytest.param("3.9.1", marks=pytest.mark.exhaustive)])
 def test_the_tool_fails_fast(version: str, slow: Front, behind: Behind) -> None:
     """TopicCommand does not retry, as KIP-599 wants it."""
     [topic] = names(1)

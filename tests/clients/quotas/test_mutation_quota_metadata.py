@@ -102,6 +102,7 @@ def test_metadata_that_asks_for_no_creation_costs_nothing(slow: Front, behind: B
     assert behind.partitions(topic) == 0
 
 
+@pytest.mark.exhaustive
 def test_a_producer_to_a_new_topic(slow: Front, behind: Behind) -> None:
     """Java's and librdkafka's: within the quota the topic is made; and what was charged counts for the next one."""
     java = JavaClients(NEWEST, slow.bootstrap_servers)

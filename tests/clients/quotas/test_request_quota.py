@@ -131,6 +131,7 @@ def test_a_throttle_is_one_sample_at_most(limited: Front, topic: str) -> None:
         assert is_muted_for(answers[-1].throttle_ms, answers[-1], client.is_read_again())
 
 
+@pytest.mark.exhaustive
 def test_java_shows_the_throttle_in_its_own_metrics(limited: Front, topic: str) -> None:
     java = JavaClients(NEWEST, limited.bootstrap_servers)
     with java.producer(client_id="held-in-java") as producer:

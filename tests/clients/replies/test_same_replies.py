@@ -9,11 +9,8 @@ from __future__ import annotations
 import contextlib
 from typing import TYPE_CHECKING, Any
 
-import pytest
-
 from headrace.quota_callbacks.api_keys import ApiKey
 from testbed.errors import TestbedTimeoutError
-from tests.clients.fronts import FRONTS
 from tests.clients.replies.read_only import LEFT_OUT, READ_ONLY, SINCE_4, Differs, SentTo
 from tests.clients.replies.scene import Scene, set_up
 from tests.clients.wire_connection import WireConnection, read_reply, request_frame
@@ -34,37 +31,22 @@ ADDRESS = {"host", "port"}
 NAMES_BROKERS = {ApiKey.METADATA, ApiKey.FIND_COORDINATOR, ApiKey.DESCRIBE_CLUSTER}
 SOFTWARE = {"client_software_name": "a", "client_software_version": "1"}
 
-CASES = [
-    pytest.param(FRONTS[version], api_key, id=f"{version}-{api_key.name}")
-    for version in FRONTS
-    for api_key in READ_ONLY
-    if version != "3.9.1" or api_key not in SINCE_4
-]
+
+def test_same_reply_in_every_version(front: Front, watch: PeerWatch) -> None:
+    scene = set_up(front, watch)
+    for api_key, how in READ_ONLY.items():
+        if front.version != "3.9.1" or api_key not in SINCE_4:
+            compare_every_version(front, scene, watch, api_key, how)
 
 
-@pytest.fixture(scope="session")
-def scenes() -> dict[str, Scene]:
-    """One scene of each front, made by the first test that asks for it."""
-    return {}
-
-
-@pytest.fixture
-def scene(front: Front, scenes: dict[str, Scene], watch: PeerWatch) -> Scene:
-    if front.version not in scenes:
-        scenes[front.version] = set_up(front, watch)
-    return scenes[front.version]
-
-
-@pytest.mark.parametrize(("front", "api_key"), CASES, indirect=["front"])
-def test_same_reply_in_every_version(front: Front, scene: Scene, watch: PeerWatch, api_key: ApiKey) -> None:
-    how = READ_ONLY[api_key]
+def compare_every_version(front: Front, scene: Scene, watch: PeerWatch, api_key: ApiKey, how: ReadOnly) -> None:
     node_id = node_of(how.sent_to, scene)
     with two_ways(front, node_id, watch) as (direct, through):
         versions = offered(direct)[api_key]
-        assert offered(through)[api_key] == versions
+        assert offered(through)[api_key] == versions, api_key.name
         for version in versions:
             asks = [ask for ask in how.asks if ask.since <= version <= ask.until]
-            assert asks
+            assert asks, f"{api_key.name} v{version}"
             for ask in asks:
                 exchange = Exchange(direct, through, api_key, version, ask.about(scene))
                 check(front, how, ask.errors, exchange)

@@ -35,6 +35,7 @@ def test_a_client_is_served_or_refused(secure_kafka: SecureKafka, client: str) -
     assert not problems, "\n".join(problems)
 
 
+@pytest.mark.exhaustive
 def test_javas_tools_read_pkcs12_files(secure_kafka: SecureKafka, tmp_path: Path) -> None:
     login = java_settings(PLAIN.mechanism, PLAIN.user, PLAIN.password)
     settings = {

@@ -12,8 +12,9 @@ from testbed.processes.ports import reserve_ports
 from testbed.proxy_process import ProxyProcess
 from tests.clients.fronts import DEADLINE_S, HIGH_QUOTAS
 from tests.clients.tls.proxies import MECHANISMS, listen_tls, terminated, upstream_sasl, upstream_tls
-from tests.clients.tls.test_through_proxy import created_topic, produce
+from tests.clients.tls.test_through_proxy import OVERDRAWN, created_topic, produce
 from tests.clients.users.sasl_clients import librdkafka_settings
+from tests.faults.waiting import wait_until
 from tests.secure_cluster import Port
 from tests.shared_cluster import SECRETS
 
@@ -28,7 +29,10 @@ PORTS: Final = 4
 """Of a listener: for bootstrapping, and for brokers 0 to 2."""
 
 
-@pytest.fixture(scope="module", params=[1, 2], ids=["one worker", "two workers"])
+@pytest.fixture(
+    scope="module",
+    params=[pytest.param(1, marks=pytest.mark.exhaustive, id="one worker"), pytest.param(2, id="two workers")],
+)
 def addresses(
     request: pytest.FixtureRequest, secure_kafka: SecureKafka, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[tuple[ProxyProcess, Mapping[str, dict[str, object]]]]:
@@ -81,8 +85,8 @@ def test_a_topic_is_written_by_all_and_a_user_has_one_quota(
 ) -> None:
     proxy, settings = addresses
     topic = created_topic(settings["listen"])
-    produce(settings["listen"], topic, "anonymous", 300_000)
-    produce(settings["observed"], topic, "by-observed", 300_000)
+    produce(settings["listen"], topic, "anonymous", OVERDRAWN)
+    produce(settings["observed"], topic, "by-observed", OVERDRAWN)
     assert f"user={USER}" in proxy.wait_for_log("client_id=by-observed")
     produce(settings["secure"], topic, "by-secure", 10)
     assert f"user={USER}" in proxy.wait_for_log("client_id=by-secure")
@@ -94,9 +98,14 @@ def test_the_faults_of_a_listener_name_its_table(
 ) -> None:
     proxy, settings = addresses
     plaintext = {"bootstrap.servers": settings["secure"]["bootstrap.servers"]}
-    with pytest.raises(Exception, match="_TRANSPORT"):
-        AdminClient(plaintext).list_topics(timeout=3)
-    proxy.wait_for_log("listeners.secure.tls.certificate_file")
+    client = AdminClient(plaintext)
+
+    def is_logged() -> bool:
+        with pytest.raises(Exception, match="_TRANSPORT"):
+            client.list_topics(timeout=0.5)
+        return "listeners.secure.tls.certificate_file" in proxy.log
+
+    wait_until(is_logged, "the name of the setting is logged")
 
 
 def test_tls_to_a_plaintext_listener_of_the_brokers(secure_kafka: SecureKafka) -> None:

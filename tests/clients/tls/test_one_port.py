@@ -260,7 +260,7 @@ class Load:
     [
         of_the_listener,
         pytest.param(of_authorities_of_clients, marks=pytest.mark.exhaustive),
-        of_the_proxy_at_brokers,
+        pytest.param(of_the_proxy_at_brokers, marks=pytest.mark.exhaustive),
     ],
 )
 def test_certificates_are_replaced_under_load(

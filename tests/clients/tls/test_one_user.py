@@ -7,6 +7,8 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Final
 
+import pytest
+
 from testbed.processes.ports import reserve_ports
 from testbed.proxy_process import ProxyProcess
 from tests.clients.tls.connecting import OAUTHBEARER
@@ -31,6 +33,7 @@ REQUESTS: Final = 6
 ALL: Final = (*MECHANISMS, OAUTHBEARER)
 
 
+@pytest.mark.exhaustive
 def test_a_paced_quota_holds_over_connections_client_ids_and_mechanisms(
     secure_kafka: SecureKafka, tmp_path: Path
 ) -> None:

@@ -125,6 +125,7 @@ def test_the_proxy_logs_in_for_a_client_by_each_mechanism(initiators: Mapping[st
     assert outcomes == dict.fromkeys(MECHANISMS, SERVED)
 
 
+@pytest.mark.exhaustive
 def test_the_log_has_the_reason_why_no_broker_serves_the_proxy(secure_kafka: SecureKafka, tmp_path: Path) -> None:
     for mistake in MISTAKES:
         config = mistake.config(secure_kafka, tmp_path)

@@ -158,6 +158,7 @@ def produce(connection: WireConnection, topic: str) -> int:
     return throttle_ms
 
 
+@pytest.mark.exhaustive
 def test_a_users_quota_holds_over_its_password_and_its_tokens(secure_kafka: SecureKafka, tmp_path: Path) -> None:
     """With TLS to the brokers."""
     topic = unique("tokens")

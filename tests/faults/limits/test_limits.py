@@ -134,6 +134,7 @@ def test_a_limit_holds_when_many_connect_at_once(broker: HoldingBroker, setting:
         assert refused[0]["peer"] in {each.name for each in clients} - {each.name for each in served}
 
 
+@pytest.mark.exhaustive
 def test_idle_timeout_closes_silent_connections_only(broker: HoldingBroker) -> None:
     before = broker.read
     with (

@@ -285,6 +285,7 @@ def test_a_thousand_producers_whose_broker_does_not_read_do_not_grow_the_proxy()
     assert_flat_while_many_producers_are_held_up(1000, "", deaf=True)
 
 
+@pytest.mark.exhaustive
 def test_a_thousand_muted_producers_that_go_on_sending_do_not_grow_the_proxy() -> None:
     quota = '[[quotas]]\nentity = { client-id = "<default>" }\nproducer_byte_rate = 1\n'
     assert_flat_while_many_producers_are_held_up(1000, quota, deaf=False)
@@ -325,6 +326,7 @@ def assert_nothing_is_left_of_closed_connections(connections: int) -> None:
         assert series(proxy, "headrace_upstream_connections") == 0
 
 
+@pytest.mark.exhaustive
 def test_nothing_is_left_of_closed_connections() -> None:
     assert_nothing_is_left_of_closed_connections(2000)
 

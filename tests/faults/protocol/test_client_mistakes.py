@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 import ssl
 import struct
 from dataclasses import dataclass
@@ -17,7 +19,7 @@ from tests.faults.metrics import series
 from tests.faults.proxy_log import JSON_LOG, assert_no_traceback, lines_of, wait_for_lines
 from tests.faults.raw_client import RawClient
 from tests.faults.waiting import wait_until
-from tests.security.handshakes import client_hello
+from tests.security.tls.handshakes import client_hello
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -244,23 +246,26 @@ def test_a_client_that_leaves_with_a_request_in_flight_ends_its_connection_alone
     assert len(lines_of(proxy, client.name)) == 1
 
 
-@pytest.mark.parametrize("how", [RawClient.half_close, RawClient.close, RawClient.reset])
-@pytest.mark.parametrize("unread", [0, 50], ids=["nothing unread", "requests unread"])
-def test_a_client_that_leaves_while_it_is_muted_is_let_go(
-    proxy: ProxyProcess, bystander: Bystander, topic: str, how: Callable[[RawClient], None], unread: int
+def test_clients_that_leave_while_they_are_muted_are_let_go(
+    proxy: ProxyProcess, bystander: Bystander, topic: str
 ) -> None:
     """A FIN behind unread bytes causes no event, so the proxy has to poll. The mute itself lasts seconds longer."""
     records = messages.produce_body(topic, messages.batch(bytes(100_000)))
-    with bystander.watching(), RawClient(proxy.port, client_id="muted") as client:
-        reply = messages.read_produce_reply(client.call(messages.PRODUCE, messages.PRODUCE_VERSION, records))
-        assert reply.error_code == 0
-        assert reply.throttle_ms > 60_000
-        for _ in range(unread):
-            client.request(messages.PRODUCE, messages.PRODUCE_VERSION, records[:100])
-        how(client)
-        [line] = wait_for_lines(proxy, client.name)
-        assert line["reason"] == "the client hung up while it was muted"
-    assert len(lines_of(proxy, client.name)) == 1
+    ways = itertools.product((RawClient.half_close, RawClient.close, RawClient.reset), (0, 50))
+    with bystander.watching(), contextlib.ExitStack() as stack:
+        clients = {way: stack.enter_context(RawClient(proxy.port, client_id="muted")) for way in ways}
+        for (how, unread), client in clients.items():
+            reply = messages.read_produce_reply(client.call(messages.PRODUCE, messages.PRODUCE_VERSION, records))
+            assert reply.error_code == 0
+            assert reply.throttle_ms > 60_000
+            for _ in range(unread):
+                client.request(messages.PRODUCE, messages.PRODUCE_VERSION, records[:100])
+            how(client)
+        for way, client in clients.items():
+            [line] = wait_for_lines(proxy, client.name)
+            assert line["reason"] == "the client hung up while it was muted", way
+    for way, client in clients.items():
+        assert len(lines_of(proxy, client.name)) == 1, way
 
 
 def test_a_flood_of_resets_does_not_flood_the_log(text_proxy: ProxyProcess) -> None:

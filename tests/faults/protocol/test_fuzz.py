@@ -150,6 +150,7 @@ def cluster() -> Iterator[KafkaCluster]:
         yield own
 
 
+@pytest.mark.exhaustive
 def test_broken_requests_do_no_harm(cluster: KafkaCluster) -> None:
     assert_requests_do_no_harm(cluster, SHORT_S)
 

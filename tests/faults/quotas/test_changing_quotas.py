@@ -140,6 +140,7 @@ def test_a_quota_of_the_file_can_be_overridden_but_not_removed(proxy: ProxyProce
     assert "producer_byte_rate=1.0E9" in str(at_proxy.describe([wanted]))
 
 
+@pytest.mark.exhaustive
 def test_the_rate_of_connections_from_an_address(kafka: FirstBroker, tmp_path: Path) -> None:
     """In the default window, which a connection a second fills in ten seconds."""
     source = "127.0.0.77"
@@ -200,6 +201,7 @@ def test_two_proxies_share_a_file(kafka: FirstBroker, tmp_path: Path, topic: str
         assert changes(one) == changes(other)
 
 
+@pytest.mark.exhaustive
 def test_two_proxies_share_a_topic(kafka: FirstBroker, topic: str) -> None:
     name, quota_topic = unique("shared"), unique("quotas")
     text = f'[client_quotas]\nstore = "topic"\ntopic = "{quota_topic}"\n{short_throttles(name)}'
@@ -240,6 +242,7 @@ def test_only_administrators_may(kafka: FirstBroker, tmp_path: Path) -> None:
             assert changes(proxy)[0]["principal"] == "alice"
 
 
+@pytest.mark.exhaustive
 def test_without_a_file_quotas_are_described_only(kafka: FirstBroker) -> None:
     of_file = f'[[quotas]]\nentity = {{ user = "<default>" }}\nproducer_byte_rate = {HIGH:.0f}\n'
     with (

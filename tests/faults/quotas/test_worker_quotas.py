@@ -99,6 +99,7 @@ def test_two_workers_throttle_from_the_same_request_on_as_one(kafka: FirstBroker
     assert False in throttled[1]
 
 
+@pytest.mark.exhaustive
 def test_paced_connections_of_two_workers_get_the_limit_together(kafka: FirstBroker, topic: str) -> None:
     def group(name: str, count: int) -> Group:
         work = Produce(topic, PACED_REQUEST_BYTES, name)
@@ -121,6 +122,7 @@ def test_paced_connections_of_two_workers_get_the_limit_together(kafka: FirstBro
         assert_no_traceback(proxy)
 
 
+@pytest.mark.exhaustive
 def test_what_a_worker_has_charged_outlives_it(kafka: FirstBroker, topic: str) -> None:
     with proxy_of(kafka, WINDOW + quota("greedy", LIMIT, AS_KAFKA)) as proxy:
         with crowd(proxy) as clients:

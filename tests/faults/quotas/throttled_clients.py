@@ -43,7 +43,6 @@ class ThrottledClient(ABC):
     """Connects at once, waits for `go`, and then works until the `with` block ends."""
 
     consumes = False
-    unit_setting = ""
 
     def __init__(self, servers: str, client_id: str, topic: str, unit_bytes: int, go: threading.Event) -> None:
         self.servers = servers

@@ -101,6 +101,7 @@ def assert_nothing_is_lost_when_brokers_die(proxy: ProxyProcess, cluster: KafkaC
     assert set(found.values()) == {1}, "idempotence: nothing stands in the log twice"
 
 
+@pytest.mark.exhaustive
 def test_a_killed_broker_loses_nothing_that_was_acknowledged(proxy: ProxyProcess, cluster: KafkaCluster) -> None:
     assert_nothing_is_lost_when_brokers_die(proxy, cluster, [1])
 
@@ -148,6 +149,7 @@ def test_a_broker_that_moves_is_followed(proxy: ProxyProcess, cluster: KafkaClus
     assert changes[-1]["brokers"][str(broker.node_id)] == broker.address
 
 
+@pytest.mark.exhaustive
 def test_a_broker_that_joins_is_reached_at_its_port(proxy: ProxyProcess, cluster: KafkaCluster) -> None:
     with Bystander(proxy.broker_port(0)) as bystander, bystander.watching():
         broker = cluster.add_broker()

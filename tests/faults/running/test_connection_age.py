@@ -52,6 +52,7 @@ def wait_for_ends(proxy: ProxyProcess, count: int, step: Callable[[], object] = 
     wait_until(ended, f"{count} connections have ended", LONGEST_S)
 
 
+@pytest.mark.exhaustive
 def test_librdkafka_loses_and_repeats_nothing(kafka: FirstBroker, topic: str) -> None:
     """A producer that always has requests in flight, and a group that always has a long poll in flight."""
     with proxy_with_age(kafka) as proxy:
@@ -59,7 +60,7 @@ def test_librdkafka_loses_and_repeats_nothing(kafka: FirstBroker, topic: str) ->
             SteadyProducer(proxy.bootstrap_servers, topic, 1) as producer,
             SteadyGroup(proxy.bootstrap_servers, topic) as group,
         ):
-            wait_for_ends(proxy, 20)
+            wait_for_ends(proxy, 10)
             begun_s = time.monotonic()
             wait_until(lambda: producer.acknowledged_everywhere_since(begun_s), "the producer goes on")
             written = len(producer.acknowledged)
@@ -137,6 +138,7 @@ def test_a_transaction_goes_on_over_its_connections(kafka: FirstBroker, topic: s
         assert len(java.received(topic, count, isolation_level="read_committed")) == count
 
 
+@pytest.mark.exhaustive
 def test_a_muted_client_stays_connected_until_the_end_of_its_mute(kafka: FirstBroker, topic: str) -> None:
     quota = '[[quotas]]\nentity = { client-id = "muted" }\nproducer_byte_rate = 10_000\n'
     body = messages.produce_body(topic, messages.batch(bytes(160_000)))

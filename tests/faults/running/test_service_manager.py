@@ -102,6 +102,7 @@ def assert_reports_all_states(receiver: Receiver, *, workers: int) -> None:
         assert receiver.senders == {proxy.pid}, "systemd accepts messages of the service's main process only"
 
 
+@pytest.mark.exhaustive
 def test_a_loop_that_hangs_does_not_report_that_it_runs(receiver: Receiver, tmp_path: Path) -> None:
     environment = receiver.variables | blocking_plugin.install(tmp_path)
     with (

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import socket
 import threading
 import time
@@ -21,7 +20,6 @@ from tests.faults.proxy_log import JSON_LOG, events
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
     from tests.faults.fake_broker import Asked, Conversation
 
@@ -31,22 +29,7 @@ INFO = "the cluster was not asked for its brokers"
 CONNECT_TIMEOUT = "[upstream]\nconnect_timeout = 5\n"
 
 
-PATIENT = '[plugins]\nload = ["patient"]\n'
-_PATIENT_PLUGIN = """
-from headrace.proxy.server import server
-
-headrace_hooks = 1
-server.FIRST_ANSWER_S = 20.0
-"""
-
-
-def patient(folder: Path) -> dict[str, str]:
-    """Install a plugin for `PATIENT`, and return the environment of the proxy.
-
-    With it, a proxy that starts waits for the broker's answer for longer than a busy machine takes.
-    """
-    (folder / "patient.py").write_text(_PATIENT_PLUGIN, encoding="utf-8")
-    return {"PYTHONPATH": f"{folder}:{os.environ.get('PYTHONPATH', '')}"}
+PATIENT = '[plugins]\nload = ["tests.faults.running.patient_plugin"]\n'
 
 
 def line_of(proxy: ProxyProcess, event: str) -> dict[str, Any]:
@@ -68,14 +51,15 @@ def test_brokers_that_refuse_connections(workers: int) -> None:
 
 
 @pytest.mark.parametrize("workers", [1, pytest.param(2, marks=pytest.mark.exhaustive)])
-def test_a_broker_that_answers(tmp_path: Path, workers: int) -> None:
-    config, environment = f"workers = {workers}\n{PATIENT}", patient(tmp_path)
-    with FakeBroker({}) as broker, ProxyProcess(broker.address, config=config, environment=environment) as proxy:
+def test_a_broker_that_answers(workers: int) -> None:
+    config = f"workers = {workers}\n{PATIENT}"
+    with FakeBroker({}) as broker, ProxyProcess(broker.address, config=config) as proxy:
         assert "headrace ready" in proxy.output
         assert UNREACHED not in proxy.output
         assert WARNING not in proxy.log
 
 
+@pytest.mark.exhaustive
 def test_a_broker_that_hangs_does_not_hold_up_readiness() -> None:
     with FullBacklog() as hanging:
         began_s = time.monotonic()
@@ -136,11 +120,10 @@ def closes_at_metadata(conversation: Conversation, asked: Asked) -> None:
         asked = conversation.next()
 
 
-def test_brokers_that_require_sasl(tmp_path: Path) -> None:
-    environment = patient(tmp_path)
+def test_brokers_that_require_sasl() -> None:
     with (
         FakeBroker({"headrace": closes_at_metadata}) as broker,
-        ProxyProcess(broker.address, config=PATIENT, arguments=JSON_LOG, environment=environment) as proxy,
+        ProxyProcess(broker.address, config=PATIENT, arguments=JSON_LOG) as proxy,
     ):
         line = line_of(proxy, INFO)
         assert line["level"] == "info"

@@ -161,6 +161,7 @@ def test_an_invalid_file_is_refused_once_and_by_all(proxy: ProxyProcess) -> None
     assert len(proxy.worker_pids) == 2
 
 
+@pytest.mark.exhaustive
 def test_the_switch_of_enforcement_reaches_all_and_who_comes_later(kafka: FirstBroker, topic: str) -> None:
     with proxy_of(kafka.bootstrap_servers, SLOW, has_token=True) as proxy:
         with crowd(proxy.port) as clients:
@@ -185,6 +186,7 @@ def switch(proxy: ProxyProcess, state: str) -> None:
     assert done.stdout == f"enforcement is {state}\n", done.stderr
 
 
+@pytest.mark.exhaustive
 def test_why_lists_the_decisions_of_all_workers_newest_first(kafka: FirstBroker, topic: str) -> None:
     with proxy_of(kafka.bootstrap_servers, SLOW) as proxy, crowd(proxy.port) as clients:
         for client in clients:
@@ -202,6 +204,7 @@ def test_why_lists_the_decisions_of_all_workers_newest_first(kafka: FirstBroker,
         assert clients[-1].name in said[-1]
 
 
+@pytest.mark.exhaustive
 def test_the_limit_of_connections_holds_for_all_together(kafka: FirstBroker) -> None:
     limits = "[limits]\nmax_connections = 20\nmax_connections_per_ip = 8\n"
     with proxy_of(kafka.bootstrap_servers, limits) as proxy, contextlib.ExitStack() as stack:
@@ -241,6 +244,7 @@ def test_a_worker_that_is_killed_takes_its_own_connections_and_no_others(proxy: 
             assert min(of_workers(proxy, "connections")) > 0
 
 
+@pytest.mark.exhaustive
 def test_clients_go_on_when_workers_are_killed_under_load(kafka: FirstBroker, topic: str) -> None:
     with proxy_of(kafka.bootstrap_servers) as proxy:
         servers = proxy.bootstrap_servers
@@ -272,6 +276,7 @@ def test_signals_are_for_the_supervisor(proxy: ProxyProcess) -> None:
         assert proxy.get("/livez")[0] == 200
 
 
+@pytest.mark.exhaustive
 def test_a_worker_that_hangs_is_logged_and_executes_its_commands_later(proxy: ProxyProcess) -> None:
     with crowd(proxy.port) as clients:
         hanging = proxy.worker_pids[0]
@@ -344,6 +349,7 @@ def test_a_worker_that_cannot_start_again_logs_why_and_is_retried(kafka: FirstBr
 # --- the end of the supervisor ---
 
 
+@pytest.mark.exhaustive
 def test_workers_end_with_a_supervisor_that_is_killed(kafka: FirstBroker) -> None:
     with proxy_of(kafka.bootstrap_servers) as proxy, crowd(proxy.port) as clients:
         family = psutil.Process(proxy.pid).children(recursive=True)
@@ -363,6 +369,7 @@ def runs(process: psutil.Process) -> bool:
         return False
 
 
+@pytest.mark.exhaustive
 def test_without_the_fork_server_the_proxy_drains_and_logs_why(kafka: FirstBroker) -> None:
     with ProxyProcess(kafka.bootstrap_servers, config=TWO) as proxy:
         os.kill(psutil.Process(proxy.pid).children()[0].pid, signal.SIGKILL)
@@ -371,13 +378,14 @@ def test_without_the_fork_server_the_proxy_drains_and_logs_why(kafka: FirstBroke
         assert "Traceback" not in proxy.log
 
 
+@pytest.mark.exhaustive
 def test_without_the_process_that_forks_what_is_in_flight_is_finished() -> None:
     with in_flight() as (broker, proxy, held):
         workers = [psutil.Process(pid) for pid in proxy.worker_pids]
         os.kill(psutil.Process(proxy.pid).children()[0].pid, signal.SIGKILL)
         proxy.wait_for_log("the proxy drains, since it could replace no worker")
         with pytest.raises(TestbedTimeoutError):
-            proxy.wait(LAST_MESSAGES_S + 2)
+            proxy.wait(LAST_MESSAGES_S + 0.5)
         broker.allow(len(held))
         assert [len(client.reply()) for client in held] == [2] * len(held)
         assert proxy.wait(20) == 1
@@ -457,7 +465,7 @@ def test_an_admin_port_in_use_is_reported(proxy: ProxyProcess) -> None:
         ("[plugins.options.tracing]\nsample_ratio = 7\n", "{file}:3: plugins.options.tracing.sample_ratio = 7: "),
         (
             "[[quotas]]\nentity = { user = 'a' }\nproducer_ids_rate = 5\n[plugins]\ndisabled = ['producer_ids']\n",
-            "quotas: producer_ids_rate of user=a would not be enforced",
+            "{file}:4: quotas[0].producer_ids_rate: would not be enforced for user=a",
         ),
     ],
 )

@@ -6,7 +6,10 @@ works.
 
 from __future__ import annotations
 
+import os
+import shutil
 import ssl
+import subprocess
 import warnings
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -42,7 +45,7 @@ LOGIN_TIMEOUT_S: Final = 30
 AT_A_TIME: Final = 40
 QUICK: Final = 8
 """Offsets of each kind in the quick form."""
-VERSIONS: Final = (ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3)
+VERSIONS: Final = (pytest.param(ssl.TLSVersion.TLSv1_2, marks=pytest.mark.exhaustive), ssl.TLSVersion.TLSv1_3)
 
 
 def broker_contexts(
@@ -200,3 +203,32 @@ def test_a_broker_that_offers_tls_1_1_only(authority: Authority, tmp_path: Path)
         broker.new_context = good
         assert is_served(proxy)
         assert_broker_is_blamed(proxy)
+
+
+@pytest.mark.exhaustive
+@pytest.mark.skipif(shutil.which("openssl") is None, reason="the command openssl is not installed")
+def test_a_broker_that_negotiates_again(authority: Authority) -> None:
+    """OpenSSL's server ends a connection on which that is refused. The client is closed, and the broker is blamed."""
+    certificate = authority.broker_certificate()
+    command = ["openssl", "s_server", "-accept", "127.0.0.1:0", "-tls1_2", "-cert", str(certificate.keystore_file)]
+    config = f'[upstream]\nconnect_timeout = "3s"\n[upstream.tls]\nenabled = true\nca_file = "{authority.ca_file}"\n'
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT) as server:
+        assert server.stdin is not None
+        assert server.stdout is not None
+        try:
+            address = next(line.split()[1] for line in server.stdout if line.startswith(b"ACCEPT 127")).decode()
+            with ProxyProcess(address, config=config, arguments=JSON_LOG) as proxy:
+                proxy.wait_for_log("the cluster cannot be reached")  # it serves one connection at a time
+                with RawClient(proxy.port) as client:
+                    client.send(messages.request(messages.API_VERSIONS, 0, 1, client_id="a-client-of-openssl"))
+                    printed = b""
+                    while b"a-client-of-openssl" not in printed:
+                        printed += os.read(server.stdout.fileno(), 65536)
+                        assert server.poll() is None
+                    server.stdin.write(b"R\n")
+                    server.stdin.flush()
+                    assert client.rest() == b""
+                wait_until(lambda: proxy.metric("headrace_connections") == 0, "no connection is left")
+                assert_broker_is_blamed(proxy)
+        finally:
+            server.kill()

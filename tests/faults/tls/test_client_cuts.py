@@ -49,7 +49,7 @@ level = "debug"
 AT_A_TIME: Final = 40
 QUICK: Final = 4
 """Offsets of each kind in the quick form."""
-VERSIONS: Final = (ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3)
+VERSIONS: Final = (pytest.param(ssl.TLSVersion.TLSv1_2, marks=pytest.mark.exhaustive), ssl.TLSVersion.TLSv1_3)
 
 
 class Broker:

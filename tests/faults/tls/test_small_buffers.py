@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 import pytest
 
+from headrace.proxy.data_plane.native import EXTENSION, is_installed
 from testbed.kafka.certificates import Authority, ClientTls
 from testbed.proxy_process import ProxyProcess
 from tests.clients.tls.proxies import listen_tls
@@ -84,7 +85,7 @@ class Path:
 
 @contextmanager
 def path(
-    authority: Authority, rng: random.Random, *, buffer_bytes: int, client_tls: bool, broker_tls: bool
+    authority: Authority, rng: random.Random, *, buffer_bytes: int, client_tls: bool, broker_tls: bool, native: bool
 ) -> Iterator[Path]:
     certificate = authority.broker_certificate()
     config, context = "", None
@@ -97,7 +98,8 @@ def path(
     broker = Broker(rng)
     with ExitStack() as stack:
         fake = stack.enter_context(FakeBroker({"raw": broker.converse}, buffer_bytes=buffer_bytes, context=context))
-        proxy = stack.enter_context(ProxyProcess(fake.address, config=config))
+        arguments = ("--data-plane", "native") if native else ()
+        proxy = stack.enter_context(ProxyProcess(fake.address, config=config, arguments=arguments))
         wait_until(lambda: "brokers changed" in proxy.log, "the proxy knows that brokers serve anybody")
         if client_tls:
             stack.enter_context(speaking_tls(proxy.port, ClientTls(authority=authority).ssl_context()))
@@ -135,25 +137,32 @@ def assert_backpressure(found: Path, before_bytes: int) -> None:
 
 
 PROTOCOLS: Final = ("plaintext", "TLS")
+PLANES: Final = ("python", "native")
 CASES: Final = [
     pytest.param(
         buffer_bytes,
         client_tls,
         broker_tls,
-        marks=() if client_tls and broker_tls and buffer_bytes == SMALL_BYTES else pytest.mark.exhaustive,
-        id=f"{buffer_bytes} bytes, clients {PROTOCOLS[client_tls]}, brokers {PROTOCOLS[broker_tls]}",
+        native,
+        marks=[
+            *([] if client_tls and broker_tls and buffer_bytes == SMALL_BYTES else [pytest.mark.exhaustive]),
+            pytest.mark.skipif(native and not is_installed(), reason=f"{EXTENSION} is not built"),
+        ],
+        id=f"{buffer_bytes} bytes, clients {PROTOCOLS[client_tls]}, brokers {PROTOCOLS[broker_tls]}, {PLANES[native]}",
     )
     for buffer_bytes in (SMALL_BYTES, LARGER_BYTES)
     for client_tls in (False, True)
     for broker_tls in (False, True)
+    for native in (False, True)
 ]
 
 
-@pytest.mark.parametrize(("buffer_bytes", "client_tls", "broker_tls"), CASES)
+@pytest.mark.parametrize(("buffer_bytes", "client_tls", "broker_tls", "native"), CASES)
 def test_small_buffers(
-    authority: Authority, rng: random.Random, *, buffer_bytes: int, client_tls: bool, broker_tls: bool
+    authority: Authority, rng: random.Random, *, buffer_bytes: int, client_tls: bool, broker_tls: bool, native: bool
 ) -> None:
-    with path(authority, rng, buffer_bytes=buffer_bytes, client_tls=client_tls, broker_tls=broker_tls) as found:
+    sides = {"client_tls": client_tls, "broker_tls": broker_tls}
+    with path(authority, rng, buffer_bytes=buffer_bytes, native=native, **sides) as found:
         client, broker = found.client, found.broker
         for size in SIZES:
             body = produce(rng, size)
@@ -164,6 +173,8 @@ def test_small_buffers(
             client.request(messages.FETCH, messages.FETCH_VERSION, messages.fetch_body("topic"))
             assert read_slowly(client, rng) == broker.replied[-1]
             assert len(broker.replied[-1]) == size + 4
+        if native:
+            assert found.proxy.metric("headrace_native_connections") == 1
         replies_wait(found, rng)
         requests_wait(found, rng)
         wait_until(lambda: found.proxy.metric("headrace_held_bytes") == 0, "nothing is held")

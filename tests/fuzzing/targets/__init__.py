@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from headrace.proxy.data_plane.native import is_installed
 from tests.fuzzing.targets.admin import admin_http
 from tests.fuzzing.targets.authorization import authorization
 from tests.fuzzing.targets.configuration import cost_file, document, environment, price_sheet, quota_tables
@@ -21,6 +22,7 @@ from tests.fuzzing.targets.messages import (
     rewriting,
     tokens,
 )
+from tests.fuzzing.targets.native import native_replies, native_requests
 from tests.fuzzing.targets.oauth import answers, messages
 from tests.fuzzing.targets.oauth import tokens as oauth_tokens
 from tests.fuzzing.targets.opening import certificates, mapping_rules, proxy_header, server_names
@@ -68,6 +70,8 @@ TARGETS: Final[dict[str, Target]] = {
     "oauth_answers": answers,
     "sasl_servers": servers,
     "sasl_clients": clients,
+    "native_requests": native_requests,
+    "native_replies": native_replies,
     "relays": relays,
     "logins": logins,
     "configuration": document,
@@ -80,3 +84,9 @@ TARGETS: Final[dict[str, Target]] = {
     "trace_lines": trace_lines,
     "why": why,
 }
+
+NATIVE: Final = frozenset({"native_requests", "native_replies"})
+"""Targets that need the native data plane."""
+
+RUNNABLE: Final = {name: target for name, target in TARGETS.items() if name not in NATIVE or is_installed()}
+"""The targets that can run here."""

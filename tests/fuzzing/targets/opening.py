@@ -6,8 +6,8 @@ import contextlib
 from typing import Final
 
 from headrace.proxy.network.broker_names import BrokerNames
-from headrace.proxy.network.tls.pattern_syntax import MAX_STATES
-from headrace.proxy.network.tls.principals import NoPrincipal, PrincipalRules, distinguished_name
+from headrace.proxy.network.tls.subjects.pattern_syntax import MAX_STATES
+from headrace.proxy.network.tls.subjects.principals import NoPrincipal, PrincipalRules, distinguished_name
 from headrace.proxy.wire.errors import MalformedFrame
 from headrace.proxy.wire.proxy_protocol import (
     FIXED_BYTES,
@@ -19,7 +19,16 @@ from headrace.proxy.wire.proxy_protocol import (
 )
 from headrace.quota_callbacks.identities import MAX_PRINCIPAL_CHARACTERS
 from tests.fuzzing.choices import Choices
-from tests.proxy.network.tls.certificates import KEYWORDS, SEQUENCE, SERIAL_NUMBER, SET, UTF8, certificate, der, oid
+from tests.proxy.network.tls.subjects.certificates import (
+    KEYWORDS,
+    SEQUENCE,
+    SERIAL_NUMBER,
+    SET,
+    UTF8,
+    certificate,
+    der,
+    oid,
+)
 
 NAMES: Final = BrokerNames("broker-$(node_id).kafka.example.com")
 TYPES: Final = tuple(map(oid, (*KEYWORDS, SERIAL_NUMBER)))

@@ -16,8 +16,6 @@ from headrace.quota_callbacks.records.replay import Change, Op, Replay, Usage
 from headrace.quota_callbacks.records.trace_lines import BadLineError, parse, read, read_windows
 from tests.fuzzing.choices import Choices
 
-SUMS: Final = ("requests", "errors", "request_bytes", "response_bytes", "mutations", "producer_ids")
-
 
 def _text(choices: Choices) -> str:
     """Return any text that a client id can be: also control characters, and lone surrogates."""

@@ -24,6 +24,8 @@ def _walk(walk: BodyWalk, body: bytearray, cuts: list[int]) -> bool:
         for size in [*cuts, len(body)]:
             end = min(len(body), end + size)
             position = walk.walk(body, position, end)
+            while walk.pauses:
+                position = walk.walk(body, position, end)
     except MalformedFrame:
         return False
     assert walk.done

@@ -25,11 +25,13 @@ from tests.pipeline.records import NOON, record, usage
 from tests.proxy.replay.replay_traces import alter, answers, text, use, window
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from pathlib import Path
 
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import DataFrame, Row, SparkSession
 
-RATES = (("at", 999), ("above", 1010))
+RATES = {"under": 900, "at": 999, "above": 1010, "over": 2000}
+"""Bytes a second of the users who produce; the quota is 1,000."""
 WINDOWS = dict.fromkeys(QuotaKey, Window())
 
 
@@ -148,15 +150,24 @@ def test_usage_is_charged_by_second_sender_and_kind(spark: SparkSession) -> None
     ]
 
 
-def test_who_is_over_the_quota_is_throttled_and_who_is_not_is_not(spark: SparkSession) -> None:
+@pytest.fixture(scope="module")
+def throttled(spark: SparkSession) -> Mapping[str, Row]:
+    """By user, what quotas of 1,000 bytes a second do to a minute of those of `RATES`, and of one who consumes."""
+    fetched = {"api_key": 1, "request_bytes": 0, "response_bytes": RATES["over"]}
+    used = {user: {"request_bytes": rate} for user, rate in RATES.items()} | {"consumer": fetched}
     records = [
-        record(NOON + second, user=user, request_bytes=rate, thread_ms=0.0)
+        record(NOON + second, user=user, thread_ms=0.0, **fields)
         for second in range(60)
-        for user, rate in (("over", 2000), ("under", 900))
+        for user, fields in used.items()
     ]
-    quotas = fixed_quotas([change("<default>", producer_byte_rate=1000)], WINDOWS)
-    rows = what_if(events_of(usage(spark, records)), quotas).orderBy("user").collect()
-    over, under = rows
+    quota = change("<default>", producer_byte_rate=1000, consumer_byte_rate=1000)
+    rows = what_if(events_of(usage(spark, records)), fixed_quotas([quota], WINDOWS)).collect()
+    assert sorted(row.user for row in rows) == sorted(used)
+    return {row.user: row for row in rows}
+
+
+def test_who_is_over_the_quota_is_throttled_and_who_is_not_is_not(throttled: Mapping[str, Row]) -> None:
+    over, under = throttled["over"], throttled["under"]
     assert (over.user, over.events, over.amount, over.quota, over.entity) == (
         "over",
         60,
@@ -204,30 +215,18 @@ def test_as_recorded_the_result_equals_that_of_replay(spark: SparkSession) -> No
     assert found["producer_byte_rate", "bob"][0] > 50
 
 
-def test_what_is_fetched_beyond_the_quota_comes_later_as_what_is_produced_does(spark: SparkSession) -> None:
+def test_what_is_fetched_beyond_the_quota_comes_later_as_what_is_produced_does(throttled: Mapping[str, Row]) -> None:
     """The proxy forwards a throttled Fetch, so its bytes stay recorded."""
-    records = [
-        record(NOON + second, user=user, api_key=api_key, thread_ms=0.0, **{field: 2000})
-        for second in range(60)
-        for user, api_key, field in (("producer", 0, "request_bytes"), ("consumer", 1, "response_bytes"))
-    ]
-    records = [each | {"request_bytes": 0} if each["user"] == "consumer" else each for each in records]
-    quota = change("<default>", producer_byte_rate=1000, consumer_byte_rate=1000)
-    consumer, producer = (
-        what_if(events_of(usage(spark, records)), fixed_quotas([quota], WINDOWS)).orderBy("key").collect()
-    )
+    consumer, producer = throttled["consumer"], throttled["over"]
     assert (consumer.key, producer.key) == ("consumer_byte_rate", "producer_byte_rate")
     columns = ("throttled", "throttle_ms", "waits", "waited_ms", "shifted_amount", "longest_shift_ms")
     assert [consumer[name] for name in columns] == [producer[name] for name in columns]
     assert consumer.longest_shift_ms > 45_000
 
 
-def test_what_is_used_steadily_at_the_quota_is_not_throttled(spark: SparkSession) -> None:
+def test_what_is_used_steadily_at_the_quota_is_not_throttled(throttled: Mapping[str, Row]) -> None:
     """Eleven seconds' usage is held against eleven seconds, not ten."""
-    records = [record(NOON + second, request_bytes=rate, user=user) for second in range(60) for user, rate in RATES]
-    quotas = fixed_quotas([change("<default>", producer_byte_rate=1000)], WINDOWS)
-    rows = what_if(events_of(usage(spark, records)), quotas).collect()
-    assert {row.user: row.throttled > 0 for row in rows} == {"at": False, "above": True}
+    assert {user: throttled[user].throttled > 0 for user in ("at", "above")} == {"at": False, "above": True}
 
 
 def test_no_usage_is_no_answer(spark: SparkSession) -> None:

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from headrace.pipeline.errors import InputError
-from headrace.pipeline.ingestion.ingest import parse
 from headrace.pipeline.ingestion.instances import instances
+from headrace.pipeline.ingestion.parsing import parse
 from headrace.pipeline.ingestion.sources import FileSource, KafkaSource, checkpoint_name
 from headrace.pipeline.lake import schemas
 from headrace.pipeline.lake.tables import Lake

@@ -145,7 +145,12 @@ def test_the_watermark_is_kept_as_it_is(lake: Lake) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["", "{", "[]", "{}", '{"second": "x", "runs": {}}', '{"second": 1, "runs": {"a": 1}}']
+    "text",
+    [
+        "{",
+        '{"second": 1, "runs": {"a": 1}}',
+        *(pytest.param(each, marks=pytest.mark.exhaustive) for each in ("", "[]", "{}", '{"second": "x", "runs": {}}')),
+    ],
 )
 def test_the_error_for_a_damaged_watermark_names_the_remedy(lake: Lake, tmp_path: Path, text: str) -> None:
     write_text(lake.spark, lake.path(FILE), text)

@@ -34,9 +34,32 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
+BY = {"usage": ("date", "hour"), "chargeback": ("period", "date")}
+"""The columns by which tables are partitioned here."""
+
+
 @pytest.fixture(scope="module")
-def page(spark: SparkSession) -> str:
-    return report(tables_of(spark), made=MADE)
+def folder(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a lake of all tables and an older report."""
+    folder = tmp_path_factory.mktemp("report")
+    lake = Lake(spark, str(folder / "lake"))
+    for name, frame in tables_of(spark).items():
+        lake.replace(name, frame.coalesce(1), *BY.get(name, ()))
+    (folder / "report.html").write_text("an older one")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def done(folder: Path) -> Result:
+    """What the command has returned that wrote the report."""
+    title = ("--title", "Ours & theirs", "--to", "2026-09-21")
+    return run(folder / "lake", "--output", str(folder / "report.html"), *title)
+
+
+@pytest.fixture(scope="module")
+def page(folder: Path, done: Result) -> str:
+    assert done.exit_code == 0, done.stderr
+    return (folder / "report.html").read_text(encoding="utf-8")
 
 
 @pytest.fixture(scope="module")
@@ -239,22 +262,23 @@ def run(lake: str | Path, *arguments: str) -> Result:
     return CliRunner().invoke(pipeline, ["report", "--lake", str(lake), *arguments])
 
 
-def test_the_command_writes_what_is_in_the_lake(spark: SparkSession, tmp_path: Path) -> None:
-    lake = Lake(spark, str(tmp_path / "lake"))
-    tables = tables_of(spark)
-    lake.append("usage", tables["usage"].coalesce(1), "date", "hour")
-    lake.replace("chargeback", tables["chargeback"].coalesce(1), "period", "date")
-    file = tmp_path / "report.html"
-    file.write_text("an older one")
-    result = run(lake.root, "--output", str(file), "--title", "Ours & theirs", "--to", "2026-09-21")
-    assert (result.exit_code, result.stdout) == (0, "")
-    assert f"KiB in {file}" in result.stderr
-    read = Read(file.read_text(encoding="utf-8"))
+def test_the_command_writes_what_is_in_the_lake(folder: Path, done: Result, read: Read) -> None:
+    assert (done.exit_code, done.stdout) == (0, "")
+    assert f"KiB in {folder / 'report.html'}" in done.stderr
     assert "Ours & theirs" in read.texts[""]
     assert read.row("glance", "requests") == ["1,005"]
     assert read.row("bills", "search") == ["1", "2.00"]
+    assert [path.name for path in folder.iterdir() if path.suffix == ".draft"] == []
+
+
+def test_the_command_names_what_is_not_in_the_lake(spark: SparkSession, tmp_path: Path) -> None:
+    lake = Lake(spark, str(tmp_path / "lake"))
+    lake.replace("chargeback", tables_of(spark)["chargeback"].coalesce(1), "period", "date")
+    result = run(lake.root, "--output", str(tmp_path / "report.html"))
+    assert (result.exit_code, result.stdout) == (0, "")
+    read = Read((tmp_path / "report.html").read_text(encoding="utf-8"))
+    assert read.row("bills", "search") == ["1", "2.00"]
     assert "headrace pipeline what-if creates it" in read.text("what-if")
-    assert [path.name for path in tmp_path.iterdir() if path.suffix == ".draft"] == []
 
 
 def test_errors_name_their_cause(spark: SparkSession, tmp_path: Path) -> None:

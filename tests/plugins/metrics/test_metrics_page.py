@@ -40,6 +40,9 @@ class SharedState:
     def __init__(self, hooks: HookCalls) -> None:
         self.hooks = hooks
 
+    async def deliver_completed(self) -> None:
+        """Do nothing: no request is completed."""
+
 
 class PluginsPage(MetricsPage):
     """The page without what is the proxy's own."""

@@ -6,13 +6,15 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 import trio
+from structlog.testing import capture_logs
 
+from headrace.config import loads
 from headrace.plugins.metrics.names import labels_of
 from headrace.plugins.team_quotas import TeamQuotas
 from headrace.proxy.errors import StartupError
 from headrace.proxy.hooks.calls.hook_calls import HookCalls
 from headrace.proxy.hooks.loading import new_plugin_manager, register
-from headrace.proxy.server.preflight import check_enforced
+from headrace.proxy.server.preflight import rules_of
 from headrace.quota_callbacks.api_keys import ApiKey
 from headrace.quota_callbacks.buckets.client_quotas import ClientQuotas
 from headrace.quota_callbacks.buckets.sampled_rate import Window
@@ -23,6 +25,7 @@ from headrace.quota_callbacks.options import OptionsError
 from headrace.quota_callbacks.policies import EnforcementMode, Quota, QuotaPolicy
 from headrace.quota_callbacks.requests import TopicMutation
 from headrace.quota_callbacks.testing import make_connection, make_context, make_request
+from tests.config.documents import MINIMAL
 from tests.proxy.mutation_script import CREATE, WINDOWS, asked, create, created, outcome
 from tests.proxy.playbook import new_hooks, open_book, read_reply, reply, request
 
@@ -206,6 +209,18 @@ def test_without_teams_nothing_is_defined(options: dict[str, Any]) -> None:
     assert plugin.quota_definitions() == ()
 
 
+def test_a_quota_whose_team_a_reload_removes_is_warned_of() -> None:
+    plugin = TeamQuotas()
+    plugin.configure(make_context(OPTIONS["team_quotas"]))
+    for entity in (BLUE, RED, ANY_TEAM):
+        plugin.update_quota(PRODUCED, entity, 1, QuotaPolicy())
+    put_into_force = plugin.changed_options({"teams": {"red": {"users": ["carol"]}}})
+    assert put_into_force is not None
+    with capture_logs() as logs:
+        put_into_force()
+    assert [(each["log_level"], each["team"], each["key"]) for each in logs] == [("warning", "blue", PRODUCED)]
+
+
 def test_a_quota_of_an_unknown_team_is_kept_and_warned_of(capsys: pytest.CaptureFixture[str]) -> None:
     plugin = TeamQuotas()
     plugin.configure(make_context(OPTIONS["team_quotas"]))
@@ -364,8 +379,9 @@ def test_a_quota_of_a_team_whose_callback_is_not_loaded_would_not_be_enforced() 
     hooks.configure(make_context().quotas, OPTIONS)
     hooks.flatten()
     assert hooks.enforced.of(BLUE) == {PRODUCED, FETCHED}
-    with pytest.raises(StartupError, match="controller_mutation_rate of team=blue would not be enforced"):
-        check_enforced({BLUE: {MUTATIONS: Quota(value=1)}}, hooks.enforced)
+    table = 'quotas = [{ entity = { team = "blue" }, controller_mutation_rate = 1 }]\n'
+    with pytest.raises(StartupError, match=r"headrace\.toml:1: .*controller_mutation_rate: would not be .* team=blue"):
+        rules_of(hooks).check_at_start(loads(table + MINIMAL, "headrace.toml", schema=None))
 
 
 async def test_members_change_while_clients_are_connected(autojump_clock: MockClock) -> None:

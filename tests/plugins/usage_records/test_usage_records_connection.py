@@ -69,8 +69,10 @@ class ToFolder(UsageRecords):
 
     @property
     def thread_ns(self) -> int:
+        """The thread time of what was delivered, in all seconds."""
         assert self._seconds is not None
-        return sum(row.thread_ns for row in self._seconds.rows.values())
+        self._seconds.turn(self._seconds.second + 1)
+        return sum(row.thread_ns for _, rows in self._seconds.finished for row in rows.values())
 
 
 @pytest.fixture
@@ -90,6 +92,7 @@ async def work(book: Book) -> None:
     for number in range(5, 30):
         await book.round_trip(request(HEARTBEAT, 4, number), reply(HEARTBEAT, 4, number))
     await trio.testing.wait_all_tasks_blocked()
+    book.shared.hooks.completed.deliver()
 
 
 async def test_it_is_what_the_bucket_was_charged(usage: ToFolder, autojump_clock: MockClock) -> None:
@@ -151,6 +154,7 @@ async def test_with_the_pages_quotas_mutations_and_producer_ids_of_all_senders_a
             await book.round_trip(produce(2, 7, 8, 7), reply(PRODUCE, 9, 2))
             await trio.testing.wait_all_tasks_blocked()
         assert usage._seconds is not None
-        rows, usage._seconds.rows = usage._seconds.rows, {}
-        charged.append((sum(row.mutations for row in rows.values()), sum(row.producer_ids for row in rows.values())))
+        taken, _ = usage._seconds.take(usage._seconds.second + 1)
+        rows = [row for _, each in taken for row in each.values()]
+        charged.append((sum(row.mutations for row in rows), sum(row.producer_ids for row in rows)))
     assert charged == [(0, 0), (3, 2)]

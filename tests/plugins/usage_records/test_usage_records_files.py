@@ -51,7 +51,7 @@ def test_what_a_dead_writer_left_is_finished_and_what_a_living_one_writes_is_not
     living.write([b"{0}"], [], 0, 0.0)
     (tmp_path / ".usage-dead-1-000000000005.part").write_bytes(b'{"a":5}\n{"a":6}\n{"a')
     (tmp_path / ".usage-dead-1-000000000009.part").write_bytes(b'{"a')
-    assert sink(tmp_path, "next-1").recovered == 1
+    sink(tmp_path, "next-1")
     assert names(tmp_path) == [".usage-alive-1-000000000000.part", "usage-dead-1-000000000005-000000000006.jsonl"]
     assert (tmp_path / names(tmp_path)[1]).read_bytes() == b'{"a":5}\n{"a":6}\n'
     living.close()
@@ -137,7 +137,6 @@ def test_a_living_proxy_takes_up_what_another_left_when_it_finishes_a_file(tmp_p
     files.write([b"{0}"], [], 0, 0.0)
     (tmp_path / ".usage-dead-1-000000000005.part").write_bytes(b'{"a":5}\n{"a')
     files.tick(60.0)
-    assert files.recovered == 1
     assert "usage-dead-1-000000000005-000000000005.jsonl" in names(tmp_path)
 
 

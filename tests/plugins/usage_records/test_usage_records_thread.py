@@ -8,13 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 import trio
 
-from headrace.plugins.usage_records.encoding import Encoder
 from headrace.plugins.usage_records.pending_losses import MOST_REASONS, OTHER_REASONS
 from headrace.plugins.usage_records.rows import Row
-from headrace.plugins.usage_records.writer_thread import WriterThread, to_next_second_s
+from headrace.plugins.usage_records.writer_thread import to_next_second_s
 from headrace.quota_callbacks.records.usage_records import LostRecord
 from tests.faults.waiting import wait_until
-from tests.plugins.usage_records.usage_rows import FETCH, SecondBySecond, request, seconds
+from tests.plugins.usage_records.usage_rows import FETCH, SecondBySecond, request, seconds, writer_thread
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
@@ -150,7 +149,7 @@ def test_closing_writes_what_is_left_and_the_end() -> None:
     def no_loop(_function: object) -> None:
         raise RuntimeError("the event loop is ending")
 
-    thread = WriterThread(sums, kept, Encoder("a-1"), present_second=lambda: 0, run_on_loop=no_loop)
+    thread = writer_thread(sums, kept, no_loop)
     thread.start()
     sums.add(request(), 7)
     thread.close()
@@ -165,7 +164,7 @@ def test_no_exception_of_a_destination_ends_the_thread() -> None:
     def run_on_loop(take: Callable[[], Awaitable[None]]) -> None:
         trio.run(take)
 
-    thread = WriterThread(sums, kept, Encoder("a-1"), present_second=lambda: 8, run_on_loop=run_on_loop)
+    thread = writer_thread(sums, kept, run_on_loop, 8)
     kept.fails = ZeroDivisionError("a mistake")
     sums.add(request(), 7)
     thread.start()

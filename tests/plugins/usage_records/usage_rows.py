@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+import trio
 
 from headrace.plugins.usage_records.encoding import Encoder
 from headrace.plugins.usage_records.rows import Seconds
 from headrace.plugins.usage_records.writer_thread import Sink, WriterThread
 from headrace.quota_callbacks.requests import Address, Connection, Request
 from headrace.quota_callbacks.verdicts import Reason
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
 
 PRODUCE, FETCH, CREATE_TOPICS = 0, 1, 19
 REASON = Reason(quota="producer_byte_rate", entity="user=alice", observed=2.0, limit=1.0)
@@ -27,12 +32,25 @@ def seconds(max_rows: int = 10) -> Seconds:
     return Seconds(max_rows, lambda each: 0.5 * (1 + each.api_key))
 
 
+def writer_thread(
+    sums: Seconds, sink: Sink, run_on_loop: Callable[[Callable[[], Awaitable[None]]], None], second: int = 0
+) -> WriterThread:
+    return WriterThread(
+        sums,
+        sink,
+        Encoder("a-1"),
+        present_second=lambda: second,
+        deliver_completed=trio.lowlevel.checkpoint,
+        run_on_loop=run_on_loop,
+    )
+
+
 class SecondBySecond:
     """The writer thread's work, without the thread: each `write` is a second of its own."""
 
     def __init__(self, sums: Seconds, sink: Sink) -> None:
         self.sums = sums
-        self.thread = WriterThread(sums, sink, Encoder("a-1"), present_second=lambda: 0, run_on_loop=lambda _: None)
+        self.thread = writer_thread(sums, sink, lambda _: None)
         self.second = 0
 
     def write(self, *requests: Request) -> None:

@@ -123,7 +123,9 @@ async def test_a_body_of_any_split_and_the_next_request(length: int) -> None:
     ],
     ids=["long", "long and sent", "huge", "long and to be asked for", "chunked", "many chunks"],
 )
-async def test_a_body_that_is_refused_by_its_head(request_bytes: bytes, status: int) -> None:
+async def test_a_body_that_is_refused_by_its_head(
+    request_bytes: bytes, status: int, autojump_clock: trio.testing.MockClock
+) -> None:
     pieces = [request_bytes[at : at + 10_000] for at in range(0, len(request_bytes), 10_000)]
     found, headers, _ = parsed(await answered(*pieces))
     assert (found, headers["connection"]) == (status, "close")
@@ -170,7 +172,9 @@ async def test_a_client_that_ends_within_its_body() -> None:
     ],
     ids=["no HTTP", "no host", "no length", "long", "many headers", "path", "query", "parameters", "URL", "no path"],
 )
-async def test_a_protocol_violation_is_answered_and_ends_the_connection(request_bytes: bytes, status: int) -> None:
+async def test_a_protocol_violation_is_answered_and_ends_the_connection(
+    request_bytes: bytes, status: int, autojump_clock: trio.testing.MockClock
+) -> None:
     reply = await answered(request_bytes)
     assert parsed(reply)[0] == status
     assert reply.count(b"HTTP/1.1 ") == 1

@@ -30,6 +30,7 @@ def targets(port: int) -> dict[str, Any]:
         return {}
 
 
+@pytest.mark.exhaustive
 @pytest.mark.skipif(shutil.which("prometheus") is None, reason="the command prometheus is not installed")
 def test_prometheus_scrapes_with_a_certificate_and_not_without(tmp_path: Path) -> None:
     authority = Authority(tmp_path / "certificates")

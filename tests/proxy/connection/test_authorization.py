@@ -63,7 +63,10 @@ async def test_what_is_allowed_passes_unchanged(autojump_clock: MockClock) -> No
         assert await script.round_trip(produce("mine"), answer) == answer
         heartbeat = request(ApiKey.HEARTBEAT, 4, group_id="mine")
         assert await script.round_trip(heartbeat, reply(ApiKey.HEARTBEAT, 4)) == reply(ApiKey.HEARTBEAT, 4)
+        metadata = request(ApiKey.METADATA, 9, topics=[])
+        assert await script.round_trip(metadata, reply(ApiKey.METADATA, 9)) == reply(ApiKey.METADATA, 9)
         assert script.shared.counters.denied == {}
+        assert script.shared.counters.allowed == {ApiKey.PRODUCE: 1, ApiKey.HEARTBEAT: 1, ApiKey.METADATA: 1}
 
 
 async def test_what_is_denied_reaches_no_broker_and_is_shown(autojump_clock: MockClock) -> None:
@@ -77,6 +80,7 @@ async def test_what_is_denied_reaches_no_broker_and_is_shown(autojump_clock: Moc
             "no rule allows it",
         )
         assert script.shared.counters.denied == {("Read", "Group", "Heartbeat"): 1}
+        assert not script.shared.counters.allowed
         assert script.upstream.dialled == []
 
 
@@ -92,6 +96,7 @@ async def test_the_rest_of_a_produce_is_forwarded_and_its_reply_completed(autoju
         rows = read_reply(ApiKey.PRODUCE, 9, await script.client.receives())["responses"]
         found = {row["name"]: row["partition_responses"][0]["error_code"] for row in rows}
         assert found == {"mine": 0, "theirs": 29, "seen": 29}
+        assert not script.shared.counters.allowed
 
 
 async def test_a_denied_request_costs_no_bytes(autojump_clock: MockClock) -> None:
@@ -100,11 +105,11 @@ async def test_a_denied_request_costs_no_bytes(autojump_clock: MockClock) -> Non
             await script.client.sends(produce("theirs", size=5000))
             answer = read_reply(ApiKey.PRODUCE, 9, await script.client.receives())
             assert answer["throttle_time_ms"] == 0
-        answer = reply(ApiKey.PRODUCE, 9, responses=[{"name": "mine", "partition_responses": [{"index": 0}]}])
-        passed = read_reply(ApiKey.PRODUCE, 9, await script.round_trip(produce("mine", size=100), answer))
+        accepted = reply(ApiKey.PRODUCE, 9, responses=[{"name": "mine", "partition_responses": [{"index": 0}]}])
+        passed = read_reply(ApiKey.PRODUCE, 9, await script.round_trip(produce("mine", size=100), accepted))
         assert passed["throttle_time_ms"] == 0
         # and it gives nothing back: 30,000 bytes at 1,000 a second are too many
-        passed = read_reply(ApiKey.PRODUCE, 9, await script.round_trip(produce("mine", size=30_000), answer))
+        passed = read_reply(ApiKey.PRODUCE, 9, await script.round_trip(produce("mine", size=30_000), accepted))
         assert passed["throttle_time_ms"] > 10_000
 
 
@@ -205,14 +210,16 @@ async def test_metadata_creates_no_topic_without_permission(autojump_clock: Mock
 
 async def test_old_metadata_requests_leave_out_what_they_would_create(autojump_clock: MockClock) -> None:
     async with book() as script:
-        await script.client.sends(request(ApiKey.METADATA, 1, topics=[{"name": "mine"}, {"name": "seen"}]))
+        names = [{"name": name} for name in ("mine", "seen", "theirs")]
+        await script.client.sends(request(ApiKey.METADATA, 1, topics=names))
         await script.upstream.wait_for_dial(1)
         await script.broker.receives()  # the question whether seen exists
         await script.broker.sends(reply(ApiKey.METADATA, 4, topics=[{"name": "seen", "error_code": 3}]))
         await script.broker.receives()
         await script.broker.sends(reply(ApiKey.METADATA, 1, topics=[{"name": "mine"}]))
         rows = read_reply(ApiKey.METADATA, 1, await script.client.receives())["topics"]
-        assert {row["name"]: row["error_code"] for row in rows} == {"mine": 0, "seen": 3}
+        assert {row["name"]: row["error_code"] for row in rows} == {"mine": 0, "seen": 3, "theirs": 29}
+        assert script.shared.counters.denied == {("Describe", "Topic", "Metadata"): 1}, "once, in spite of the question"
 
 
 async def test_a_request_with_too_many_topics_ends_the_connection(autojump_clock: MockClock) -> None:

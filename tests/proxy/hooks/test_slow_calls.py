@@ -98,6 +98,7 @@ ON_THE_LOOP: dict[str, Callable[[HookCalls], object]] = {
     "request_denied": lambda hooks: hooks.request_denied(request(), 0),
     "mutation_budget": lambda hooks: hooks.mutation_budget(request(), 0),
     "request_time_ms": lambda hooks: hooks.request_time_ms(request()),
+    "relay_terms": lambda hooks: hooks.relay.terms(request(), 0),
     "response_received": lambda hooks: hooks.response_received(hooks.response_callbacks(ApiKey.PRODUCE), request(), 0),
     "authentication_started": lambda hooks: hooks.authentication_started(CONNECTION, "PLAIN"),
     "rewrite_user": lambda hooks: hooks.users.rewritten(CONNECTION, "u", UserSource.BROKER),
@@ -109,10 +110,11 @@ ON_THE_LOOP: dict[str, Callable[[HookCalls], object]] = {
     "connection_opened": lambda hooks: hooks.connection_opened(CONNECTION),
     "connection_closed": lambda hooks: hooks.connection_closed(CONNECTION, None),
     "request_completed": lambda hooks: hooks.request_completed(request()),
+    "requests_completed": lambda hooks: (hooks.request_completed(request()), hooks.completed.deliver()),
     "collect_metrics": lambda hooks: list(hooks.collect_metrics()),
 }
 """A call of each hook that is called while clients are served, on the event loop."""
-ELSEWHERE = NOT_MEASURED | {"quota_definitions", "authorizes_requests", "changed_options"}
+ELSEWHERE = NOT_MEASURED | {"quota_definitions", "authorizes_requests", "changed_options", "request_costs"}
 """The others, which are called before clients are served, or in a thread."""
 
 

@@ -57,6 +57,7 @@ def new(*topics: tuple[str, int]) -> list[NewTopic]:
     return [NewTopic(name=name, num_partitions=count, replication_factor=1) for name, count in topics]
 
 
+@pytest.mark.exhaustive
 def test_all_topics_are_created_in_the_time_that_the_quota_takes(quick: Front) -> None:
     refused = quick.proxy.metric(REFUSED)
     topics = names(9)

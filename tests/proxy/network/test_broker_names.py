@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.proxy.network.broker_names import HIGHEST_NODE_ID, BrokerNames
+from headrace.config.tables.broker_hosts import HIGHEST_NODE_ID
+from headrace.proxy.network.broker_names import BrokerNames
 from testbed.kafka.jvm import start_jvm
 
 PATTERN = "broker-$(node_id).kafka.example.com"
@@ -57,10 +58,10 @@ def test_ids_that_are_not_node_ids() -> None:
 
 
 REFUSED = {
-    "": r"must have \$\(node_id\) exactly once",
-    "broker.kafka.example.com": r"must have \$\(node_id\) exactly once",
-    "$(node_id).$(node_id).example.com": r"must have \$\(node_id\) exactly once",
-    "broker-$(NODE_ID).example.com": r"must have \$\(node_id\) exactly once",
+    "": r"\$\(node_id\) must be in it exactly once",
+    "broker.kafka.example.com": r"\$\(node_id\) must be in it exactly once",
+    "$(node_id).$(node_id).example.com": r"\$\(node_id\) must be in it exactly once",
+    "broker-$(NODE_ID).example.com": r"\$\(node_id\) must be in it exactly once",
     "broker-$(node_id).exämple.com": "must be ASCII",
     "bro\N{KELVIN SIGN}er-$(node_id).example.com": "must be ASCII",
     "-$(node_id).example.com": "'-0' is not a label",

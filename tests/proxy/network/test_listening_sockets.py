@@ -8,10 +8,10 @@ import socket
 
 import pytest
 
-from headrace.config.values import HostPort
 from headrace.proxy.admin.listening import bind_admin
 from headrace.proxy.errors import StartupError
 from headrace.proxy.network.listening_sockets import Ports, open_sockets
+from headrace.quota_callbacks.requests import Address
 
 
 @pytest.fixture(autouse=True)
@@ -39,7 +39,7 @@ def test_a_privileged_port() -> None:
 
 def test_a_privileged_admin_port() -> None:
     with pytest.raises(StartupError) as caught:
-        bind_admin(HostPort(host="127.0.0.1", port=80))
+        bind_admin(Address(host="127.0.0.1", port=80))
     assert str(caught.value) == f"cannot listen on 127.0.0.1:80 for the admin server: {advice('admin.listen')}"
 
 

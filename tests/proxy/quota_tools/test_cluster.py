@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import pytest
@@ -17,9 +16,9 @@ from headrace.proxy.quota_tools.plans import make_plan
 from headrace.quota_callbacks.entities import QuotaEntity
 
 if TYPE_CHECKING:
-    from headrace.proxy.kafka_client.quotas import QuotaAlteration
+    from collections.abc import Mapping, Sequence
 
-Outcomes = Mapping[QuotaEntity, KafkaClientError | None]
+    from headrace.proxy.kafka_client.quotas import QuotaAlteration
 
 
 class Client:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sqlite3
 from time import time_ns
 from typing import TYPE_CHECKING
@@ -18,6 +19,7 @@ from headrace.quota_callbacks.buckets.sampled_rate import Window
 from headrace.quota_callbacks.builtin.default_quotas import DefaultQuotaCallback
 from headrace.quota_callbacks.entities import QuotaEntity, QuotaKey
 from headrace.quota_callbacks.policies import KAFKA_POLICY, EnforcementMode, QuotaPolicy
+from tests.quota_callbacks.buckets.shared.shared_workers import Workers
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -179,7 +181,7 @@ async def test_a_damaged_file_is_renamed(tmp_path: Path, capsys: pytest.CaptureF
     assert "bucket state file damaged" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("state", ["{", "[]", '{"rate": [["x"]]}', '{"tokens": {"a": 1}}'])
+@pytest.mark.parametrize("state", ["{", "[]", '{"rate": [["x"]]}', '{"tokens": {"a": 1}}', '{"tokens": ["x", 1]}'])
 async def test_an_invalid_row_is_skipped(tmp_path: Path, state: str) -> None:
     path = tmp_path / "usage.sqlite"
     await saved(path, 0)
@@ -199,6 +201,7 @@ async def test_an_invalid_row_is_skipped(tmp_path: Path, state: str) -> None:
         "saved_ms = 9e999",
         "bucket = CAST(x'fe' || bucket AS TEXT)",
         "bucket = 'a name\twith\nother ends' || bucket",
+        "state = '{\"timeline\": [null, 0, 5]}'",
     ],
 )
 async def test_damaged_rows_are_skipped_and_logged_in_one_line(
@@ -218,6 +221,21 @@ async def test_damaged_rows_are_skipped_and_logged_in_one_line(
         logged = capsys.readouterr().out
         assert logged.count("rows of the bucket state file were skipped") == 1
         assert "error=" in logged or '"error"' in logged
+
+
+@pytest.mark.parametrize(
+    "state", ['{"timeline": [null, 0, 5]}', '{"timeline": [5, 0, "5"]}', '{"rate": [[0, 0, null]]}']
+)
+async def test_damaged_rows_do_not_end_a_worker(state: str) -> None:
+    workers = Workers(2)
+    workers.set(QuotaKey.PRODUCER_BYTE_RATE, "u", None, 100, QuotaPolicy(mode=EnforcementMode.PACED))
+    table = workers.quotas[0].quotas
+    bucket = table.bucket(QuotaKey.PRODUCER_BYTE_RATE, "u", "c")
+    assert isinstance(bucket, RateBucket)
+    rows = [(json.dumps(bucket_state_file._name(bucket)), time_ns() // 1_000_000, state)]
+    await bucket_state_file.restore(rows, table, 0)
+    assert bucket.reserve(150, 1000) is None
+    assert bucket.reserve(50, 1000) is not None
 
 
 async def test_the_table_of_an_old_file_is_renamed(tmp_path: Path) -> None:

@@ -9,6 +9,10 @@ import pytest
 
 from headrace.config import loads
 from headrace.proxy.errors import StartupError
+from headrace.proxy.hooks.calls.hook_calls import HookCalls
+from headrace.proxy.hooks.loading import new_plugin_manager
+from headrace.proxy.network.poller import Poller
+from headrace.proxy.server.listeners import create_listeners
 from headrace.proxy.server.preflight import problems_of
 from headrace.proxy.server.server import Server
 from tests.clients.tls.proxies import users_file
@@ -18,6 +22,17 @@ from tests.plugins.sasl_oauth.issuer import key_set, rsa_key
 if TYPE_CHECKING:
     from pathlib import Path
 
+ALL_UNENFORCED = """
+[plugins]
+disabled = ["producer_ids"]
+[[quotas]]
+entity = { user = "a" }
+producer_byte_rate = 5
+producer_ids_rate = 5
+[[quotas]]
+entity = { user = "b" }
+producer_ids_rate = 5
+"""
 USER = 'user = "proxy"\npassword = { command = ["/not/read"] }\n'
 TERMINATE = '[listen.sasl]\nmode = "terminate"\nmechanisms = ["PLAIN", "OAUTHBEARER"]\n'
 OTHER = """
@@ -115,9 +130,51 @@ consumer_byte_rate = 5
 
 def test_all_problems_are_found_at_once() -> None:
     quotas, listen, admin = problems_of(loads(SEVERAL))
-    assert [line.split(" of ")[0] for line in quotas.splitlines()] == [
-        "quotas: producer_byte_rate",
-        "quotas: consumer_byte_rate",
+    assert [line.split(": ")[0] for line in quotas.splitlines()] == [
+        "quotas[0].producer_byte_rate",
+        "quotas[0].consumer_byte_rate",
     ]
     assert "/no/such/listen.pem" in listen
     assert "/no/such/admin.pem" in admin
+
+
+def test_quotas_that_no_plugin_enforces_have_their_lines() -> None:
+    config = loads(MINIMAL + ALL_UNENFORCED, "headrace.toml", schema=None)
+    (problems,) = problems_of(config)
+    before = MINIMAL.count("\n")
+    rule = "no loaded plugin enforces producer_ids_rate; enforced are "
+    assert [line.partition(rule)[0] for line in problems.splitlines()] == [
+        f"headrace.toml:{before + 7}: quotas[0].producer_ids_rate: would not be enforced for user=a: ",
+        f"headrace.toml:{before + 10}: quotas[1].producer_ids_rate: would not be enforced for user=b: ",
+    ]
+
+
+def test_a_quota_of_a_variable_that_no_plugin_enforces_has_its_name() -> None:
+    variables = {"HEADRACE_QUOTAS": '[{ entity = { user = "a" }, producer_ids_rate = 5 }]'}
+    text = MINIMAL + '[plugins]\ndisabled = ["producer_ids"]\n'
+    (problem,) = problems_of(loads(text, environment=variables, schema=None))
+    assert problem.startswith("HEADRACE_QUOTAS: would not be enforced for user=a: no loaded plugin enforces")
+
+
+WRONG_LISTENERS = """
+upstream.bootstrap_servers = ["127.0.0.1:9"]
+upstream.tls = { enabled = true, ca_file = "/no/such/ca.pem" }
+listen.address = "127.0.0.1:9192"
+listen.tls.certificate_file = "/no/such/listen.pem"
+[listeners.second]
+address = "127.0.0.1:9392"
+tls.certificate_file = "/no/such/second.pem"
+"""
+
+
+def test_all_problems_of_all_listeners_are_found_at_once() -> None:
+    """The brokers' table, to which both listeners lead, is named once."""
+    config = loads(WRONG_LISTENERS)
+    (problems,) = problems_of(config)
+    settings = ["listen.tls.certificate_file", "upstream.tls.ca_file", "listeners.second.tls.certificate_file"]
+    assert len(problems.splitlines()) == len(settings), problems
+    for line, setting in zip(problems.splitlines(), settings, strict=True):
+        assert line.startswith(setting)
+    with pytest.raises(StartupError) as caught:
+        create_listeners(config, HookCalls(new_plugin_manager()), Poller())
+    assert str(caught.value) == problems

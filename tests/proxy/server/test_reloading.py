@@ -64,7 +64,10 @@ class Adjustable:
             raise ValueError('size is "odd"; expected a number')
         if options.get("kind") != self.options.get("kind"):
             return None
-        return partial(setattr, self, "options", options)
+        return self.fail if options.get("size") == "fails" else partial(setattr, self, "options", options)
+
+    def fail(self) -> None:
+        raise RuntimeError("a fault of the plugin")
 
 
 class Fixed:
@@ -104,6 +107,18 @@ async def test_options_of_plugins_change_if_the_plugin_can_do_that() -> None:
         assert server.reloader.config.plugins.options == {"adjustable": {"size": 2, "kind": 1}, "fixed": {"size": 1}}
 
 
+async def test_options_that_a_plugin_fails_to_put_into_force_are_not_noted_and_are_tried_again() -> None:
+    fails = options('"fails"')
+    with serving(options("1"), fails + "[limits]\nmax_tls_handshakes = 5\n", fails) as (server, adjustable):
+        for errors in (1, 2):
+            with capture_logs() as logs:
+                assert await server.reloader.reload()
+            assert server.shared.hooks.failures == {"adjustable": errors}
+            waiting = [each["change"] for each in logs if "waits for a restart" in each["event"]]
+            assert waiting == ["plugins.options.adjustable: changed (needs a restart)"]
+            assert server.reloader.config.plugins.options["adjustable"] == {"size": 1, "kind": 1} == adjustable.options
+
+
 @pytest.mark.parametrize("wrong", [options('"odd"'), "idle_timeout = -1\n" + options("2")])
 async def test_an_invalid_option_leaves_all_settings_as_they_are(wrong: str) -> None:
     with serving(options("1"), "[limits]\nmax_tls_handshakes = 5\n" + wrong) as (server, adjustable):
@@ -136,3 +151,14 @@ async def test_options_that_the_plugins_of_a_worker_do_not_put_into_force_are_lo
         assert [(each["event"], each["change"]) for each in logs] == [
             ("configuration change waits for a restart", "plugins.options.adjustable: changed (needs a restart)")
         ]
+
+
+async def test_a_quota_that_no_plugin_enforces_has_its_line_at_a_reload() -> None:
+    """The plugins of `serving` enforce none."""
+    quota = '[[quotas]]\nentity = { user = "a" }\nproducer_byte_rate = 5\n'
+    with serving("") as (server, _):
+        server.reloader._load = lambda: loads(REQUIRED + quota, "headrace.toml", schema=None)
+        with capture_logs() as logs:
+            assert not await server.reloader.reload()
+    (problem,) = (each["problem"] for each in logs)
+    assert problem.startswith("headrace.toml:5: quotas[0].producer_byte_rate: would not be enforced for user=a: no")

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 from functools import cache
-from typing import Any
 
 from headrace.proxy.wire.apis import APIS
 from testbed.kafka.jvm import KafkaClasses, kafka_classes
@@ -49,10 +48,3 @@ def through_java(message: str, version: int, body: bytes) -> bytes:
     """Let Kafka decode these bytes, and return what it encodes again."""
     kafka = judge_of(message, version)
     return kafka.encode(kafka.decode(f"{message}Data", body, version), version)
-
-
-def java_text(message: str, version: int, body: bytes) -> str:
-    """Let Kafka decode these bytes, and return its ``toString``."""
-    kafka = judge_of(message, version)
-    data: Any = kafka.decode(f"{message}Data", body, version)
-    return str(data.toString())

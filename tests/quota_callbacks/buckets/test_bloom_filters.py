@@ -11,13 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.quota_callbacks.buckets import bloom_filters
-from headrace.quota_callbacks.buckets.bloom_filters import (
-    BloomFilter,
-    GrowingBloomFilter,
-    TimedBloomFilters,
-    TimedState,
-    bloom_size,
-)
+from headrace.quota_callbacks.buckets.bloom_filters import BloomFilter, GrowingBloomFilter, bloom_size
+from headrace.quota_callbacks.buckets.timed_bloom_filters import INITIAL_CAPACITY, TimedBloomFilters, TimedState
 
 HOUR_MS = 3_600_000
 HALF_MS = HOUR_MS // 2
@@ -267,7 +262,7 @@ def test_the_next_filter_is_made_for_as_many_as_were_in_the_last() -> None:
     assert only.capacity == user.filters[0].count * 5 // 4
     user.seen_or_add(-6, 2 * HOUR_MS)
     (only,) = user.filters[0].slices
-    assert only.capacity == bloom_filters.INITIAL_CAPACITY
+    assert only.capacity == INITIAL_CAPACITY
 
 
 def test_a_seed_makes_other_filters_of_the_same_ids() -> None:

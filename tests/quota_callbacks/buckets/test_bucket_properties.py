@@ -153,6 +153,28 @@ def test_shadow_mode_and_the_longest_throttle_change_no_arithmetic(
         assert take(other, op, step, now_ms) == (min(throttle_ms, policy.longest_throttle_ms), accepted)
 
 
+parts = st.lists(st.tuples(gaps, st.floats(0, 1)), max_size=10)
+
+
+@settings(deadline=None)
+@given(steps=whole_steps, window=windows, policy=policies, parts=parts)
+def test_the_credit_can_be_charged_in_any_parts_at_any_later_times(
+    steps: list[Step], window: Window, policy: QuotaPolicy, parts: list[tuple[int, float]]
+) -> None:
+    made, now_ms = bucket(Op.PRODUCE, window, policy), 0
+    assert isinstance(made, RateBucket)
+    for step in steps:
+        now_ms += step.gap_ms
+        take(made, Op.PRODUCE, step, now_ms)
+    left = int(min(made.credit(now_ms), 10**12))
+    for gap_ms, share in [*parts, (0, 1.0)]:
+        now_ms += gap_ms
+        part = int(left * share)
+        left -= part
+        if part:
+            assert made.charge_within_credit(part, now_ms) is None
+
+
 @pytest.mark.parametrize("op", [Op.PRODUCE, Op.FETCH, Op.PERMISSIVE])
 def test_1e18_at_a_limit_of_1_clamps(op: Op) -> None:
     ours = OurQuotas()

@@ -196,6 +196,27 @@ def test_no_trace_makes_a_rate_negative_or_a_throttle_absurd(
 
 
 @settings(deadline=None)
+@given(
+    steps=st.lists(st.tuples(st.integers(0, 3000), st.integers(0, 2**30)), max_size=60),
+    bound=st.integers(1, 2**30),
+    samples=st.integers(1, 12),
+    seconds=st.integers(1, 3),
+)
+def test_a_rate_far_below_its_bound_needs_no_window(
+    steps: list[tuple[int, int]], bound: int, samples: int, seconds: int
+) -> None:
+    """`throttle_ms` decides as if it computed the window and dropped old samples for each event."""
+    window, now_ms = Window(samples=samples, seconds=seconds), 0
+    rate, computed = SampledRate(window), SampledRate(window)
+    for wait_ms, amount in steps:
+        now_ms += wait_ms
+        computed.record(amount, now_ms)
+        observed, window_ms = computed.rate(now_ms), computed.window_ms(now_ms)
+        throttle_ms = 0 if observed <= bound else math.floor((observed - bound) / bound * window_ms + 0.5)
+        assert charge(rate, bound, amount, now_ms) == min(throttle_ms, MAX_THROTTLE_MS)
+
+
+@settings(deadline=None)
 @given(steps=steps)
 def test_an_idle_window_forgets_everything(steps: list[tuple[int, float]]) -> None:
     rate, now_ms = SampledRate(USUAL), 0

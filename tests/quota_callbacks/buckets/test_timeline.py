@@ -201,6 +201,19 @@ def test_what_requests_save_or_give_back_delays_and_hastens_nobody() -> None:
     assert held_again(rig, fifth, hold_ms, 12_000 + hold_ms) == 0
 
 
+def test_a_quota_that_is_only_observed_since_the_hold_began_holds_no_longer() -> None:
+    rig = Paced(1000)
+    known = rig.connection()
+    first, _ = rig.arrive(known, FETCH, 100, 0)
+    rig.reply(first, 4000, 0)
+    second, _ = rig.arrive(known, FETCH, 100, 0)
+    third, hold_ms = rig.arrive(rig.connection(1), FETCH, 100, 0)
+    rig.reply(second, 9000, 3000)
+    rig.policy = QuotaPolicy(mode=EnforcementMode.PACED, observe=True)
+    rig.set(1000)
+    assert held_again(rig, third, hold_ms, hold_ms) == 0
+
+
 def test_a_hold_is_not_longer_than_the_longest_throttle() -> None:
     rig = Paced(1000, QuotaPolicy(mode=EnforcementMode.PACED, longest_throttle_ms=4000))
     known = rig.connection()

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.proxy.network.tls.client_hello import server_name
-from tests.security.handshakes import client_hello
+from tests.security.tls.handshakes import client_hello
 
 
 def hello(name: str | None, version: ssl.TLSVersion = ssl.TLSVersion.TLSv1_3) -> bytes:

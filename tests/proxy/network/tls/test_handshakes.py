@@ -96,3 +96,10 @@ async def test_silent_clients_are_ended_before_an_address_with_many_handshakes(a
         nursery.cancel_scope.cancel()
     assert clients.served == ["198.51.100.1"] * 10
     assert len(clients.refused) == 10
+
+
+@pytest.mark.parametrize("address", ["2001:db8::1", "fe80::1%eth0", "::ffff:192.0.2.1"])
+async def test_clients_with_ipv6_addresses_are_served(autojump_clock: MockClock, address: str) -> None:
+    clients = Clients()
+    await clients.connect(address)
+    assert clients.served == [address]

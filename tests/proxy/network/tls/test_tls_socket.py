@@ -5,103 +5,42 @@ from __future__ import annotations
 import random
 import socket
 import ssl
-from contextlib import asynccontextmanager, suppress
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import pytest
 import trio
 
-from headrace.config.tables.tls import ClientCertificates, ListenTls, UpstreamTls
-from headrace.proxy.errors import ClientFault, ClientGone, ConnectionFault, UpstreamFault
+from headrace.config.tables.tls import ClientCertificates
+from headrace.proxy.errors import ClientFault, ClientGone, UpstreamFault
 from headrace.proxy.network.held_bytes import held
-from headrace.proxy.network.poller import Poller
 from headrace.proxy.network.sockets import PlainSocket
-from headrace.proxy.network.tls.contexts import TlsContext, client_context, server_context
+from headrace.proxy.network.tls.hello_socket import MAX_RECORD_BYTES
 from headrace.proxy.network.tls.records import HEADER_BYTES
-from headrace.proxy.network.tls.tls_socket import MAX_RECORD_BYTES, NoTurn, TlsSocket
+from headrace.proxy.network.tls.tls_socket import NoTurn, TlsSocket
 from testbed.kafka.certificates import EXPIRED, Authority
-from tests.security.handshakes import client_hello
+from tests.proxy.network.tls.pairs import (
+    DEADLINE_S,
+    connecting,
+    kind,
+    listening,
+    read,
+    shake_hands,
+    sockets,
+    tcp_pair,
+    without_tls_1_3,
+)
+from tests.security.tls.handshakes import client_hello
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Sequence
+    from collections.abc import Sequence
     from pathlib import Path
 
+    from headrace.proxy.network.tls.contexts import TlsContext
     from testbed.kafka.certificates import Certificate
+    from tests.proxy.network.tls.pairs import EitherSocket
 
-DEADLINE_S = 20
-
-
-@pytest.fixture(scope="module")
-def broker(authority: Authority) -> Certificate:
-    return authority.broker_certificate()
-
-
-def listening(certificate: Certificate, **settings: object) -> TlsContext:
-    tls = ListenTls.model_validate({"certificate_file": str(certificate.keystore_file), **settings})
-    return server_context(tls, "listen.tls", lambda name: name != "nobody.example.com")
-
-
-def connecting(authority: Authority, **settings: object) -> TlsContext:
-    tls = UpstreamTls.model_validate({"enabled": True, "ca_file": str(authority.ca_file), **settings})
-    return client_context(tls, "upstream.tls")
-
-
-def tcp_pair() -> tuple[socket.socket, socket.socket]:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        client = socket.create_connection(server.getsockname())
-        accepted, _ = server.accept()
-    return client, accepted
-
-
-@asynccontextmanager
-async def sockets(*, attached: bool = True) -> AsyncIterator[tuple[TlsSocket, TlsSocket]]:
-    """The two ends of a connection, as the proxy towards a broker, and as the proxy towards a client."""
-    poller = Poller()
-    ours, theirs = tcp_pair()
-    with trio.fail_after(DEADLINE_S):
-        if attached:
-            with poller.attach():
-                pair = TlsSocket(ours, UpstreamFault, poller), TlsSocket(theirs, ClientGone, poller)
-                try:
-                    yield pair
-                finally:
-                    for each in pair:
-                        each.close()
-        else:
-            pair = TlsSocket(ours, UpstreamFault), TlsSocket(theirs, ClientGone)
-            yield pair
-            for each in pair:
-                each.close()
-
-
-async def shake_hands(
-    pair: tuple[TlsSocket, TlsSocket], client: TlsContext, server: TlsContext, host: str = "localhost"
-) -> None:
-    to_broker, to_client = pair
-
-    async def serve() -> None:
-        await to_client.receive_hello(server.setting)
-        to_client.start(server, server_side=True)
-        await to_client.handshake(NoTurn)
-
-    to_broker.start(client, server_side=False, server_hostname=host)
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(serve)
-        await to_broker.handshake(NoTurn)
-
-
-async def read(sock: TlsSocket, count: int, most: int = 65536) -> bytes:
-    """Read ``count`` bytes, at most ``most`` at a time."""
-    found = bytearray()
-    view = memoryview(bytearray(most))
-    while len(found) < count:
-        if not sock.may_read:
-            await sock.readable()
-        got = sock.receive_into(view)
-        assert got != 0, "the stream has ended"
-        found += view[: got or 0]
-        await trio.lowlevel.checkpoint()
-    return bytes(found)
+pytestmark = pytest.mark.usefixtures("libraries")
 
 
 @pytest.mark.parametrize("attached", [True, False], ids=["poller", "trio"])
@@ -111,7 +50,7 @@ async def test_bytes_arrive_in_order(authority: Authority, broker: Certificate, 
     choose = random.Random(most)  # noqa: S311
     data = choose.randbytes(3_000_000)
 
-    async def write(sock: TlsSocket) -> None:
+    async def write(sock: EitherSocket) -> None:
         at = 0
         while at < len(data):
             parts = []
@@ -125,7 +64,7 @@ async def test_bytes_arrive_in_order(authority: Authority, broker: Certificate, 
         await shake_hands((to_broker, to_client), connecting(authority), listening(broker))
         found: dict[str, bytes] = {}
 
-        async def read_all(name: str, sock: TlsSocket) -> None:
+        async def read_all(name: str, sock: EitherSocket) -> None:
             found[name] = await read(sock, len(data), most)
 
         async with trio.open_nursery() as nursery:
@@ -269,7 +208,7 @@ async def test_what_is_no_handshake(first: bytes, reason: str) -> None:
 
 
 async def failures(
-    pair: tuple[TlsSocket, TlsSocket], client: TlsContext, server: TlsContext, host: str = "localhost"
+    pair: tuple[EitherSocket, EitherSocket], client: TlsContext, server: TlsContext, host: str = "localhost"
 ) -> tuple[str, str]:
     """Return how each side describes a handshake that fails: the proxy as a broker's client, and as a server."""
     to_broker, to_client = pair
@@ -342,7 +281,7 @@ async def test_every_failure_says_what_to_change(authority: Authority, broker: C
         ),
         (
             connecting(authority, min_version="1.3"),
-            _lowest_only(listening(broker)),
+            without_tls_1_3(listening(broker)),
             "localhost",
             "the broker does not support the proxy's versions of TLS",
             "the client supports no version of TLS that listen.tls.min_version permits",
@@ -362,77 +301,22 @@ async def test_every_failure_says_what_to_change(authority: Authority, broker: C
         assert at_server in reasons[1], reasons
 
 
-def _lowest_only(context: TlsContext) -> TlsContext:
-    context.current.maximum_version = ssl.TLSVersion.TLSv1_2
-    return context
-
-
-async def test_a_session_is_resumed(authority: Authority, broker: Certificate) -> None:
-    client, server = connecting(authority), listening(broker)
-    kept: list[ssl.SSLSession] = []
-    async with sockets() as (to_broker, to_client):
-        await shake_hands((to_broker, to_client), client, server)
-        to_broker.keep_session = kept.append
-        await to_client.send([b"x"])
-        assert await read(to_broker, 1) == b"x"  # a ticket has come before it
-    assert len(kept) == 1
-    async with sockets() as (to_broker, to_client):
-        to_broker.start(client, server_side=False, server_hostname="localhost", session=kept[0])
-
-        async def serve() -> None:
-            await to_client.receive_hello(server.setting)
-            to_client.start(server, server_side=True)
-            await to_client.handshake(NoTurn)
-
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(serve)
-            await to_broker.handshake(NoTurn)
-        assert to_client.tls is not None
-        assert to_client.tls.session_reused
-
-
-@pytest.mark.parametrize("lowest_only", [False, True])
-async def test_a_session_of_another_listener_is_no_substitute_for_a_certificate(
-    authority: Authority, broker: Certificate, *, lowest_only: bool
-) -> None:
-    """With the same certificate of the proxy, the same name and the same client."""
-    client, open_to_all = connecting(authority), listening(broker)
-    required = listening(broker, client_certificates=ClientCertificates.REQUIRED, client_ca_file=str(authority.ca_file))
-    if lowest_only:
-        _lowest_only(client)
-    kept: list[ssl.SSLSession] = []
-    async with sockets() as (to_broker, to_client):
-        to_broker.keep_session = kept.append
-        await shake_hands((to_broker, to_client), client, open_to_all)
-        await to_client.send([b"x"])
-        assert await read(to_broker, 1) == b"x"
-    for server, is_served in ((open_to_all, True), (required, False)):
-        async with sockets() as (to_broker, to_client):
-            to_broker.start(client, server_side=False, server_hostname="localhost", session=kept[0])
-            async with trio.open_nursery() as nursery:
-                nursery.start_soon(_ignore_faults, to_broker)
-                await to_client.receive_hello(server.setting)
-                to_client.start(server, server_side=True)
-                if is_served:
-                    await to_client.handshake(NoTurn)
-                    assert to_client.tls is not None
-                    assert to_client.tls.session_reused
-                else:
-                    with pytest.raises(ClientFault, match="certificate"):
-                        await to_client.handshake(NoTurn)
-                    to_client.close()
-
-
-async def _ignore_faults(sock: TlsSocket) -> None:
-    with suppress(ConnectionFault):
-        await sock.handshake(NoTurn)
+async def test_the_certificate_of_a_client(authority: Authority, broker: Certificate) -> None:
+    own = authority.client_certificate("CN=alice").keystore_file
+    server = listening(broker, client_ca_file=str(authority.ca_file), client_certificates="required")
+    async with sockets() as pair:
+        await shake_hands(pair, connecting(authority, certificate_file=str(own)), server)
+        pem = own.read_text()
+        begin = pem.index("-----BEGIN CERTIFICATE")
+        end = pem.index("-----END CERTIFICATE-----") + len("-----END CERTIFICATE-----")
+        assert pair[1].peer_certificate == ssl.PEM_cert_to_DER_cert(pem[begin:end])
 
 
 async def test_a_changed_record_ends_the_connection(authority: Authority, broker: Certificate) -> None:
     ours, theirs = tcp_pair()
     client = connecting(authority).current
     server = listening(broker, client_certificates=ClientCertificates.NONE)
-    sock = TlsSocket(theirs, ClientGone)
+    sock = kind("server")(theirs, ClientGone)
     incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
     tls = client.wrap_bio(incoming, outgoing, server_hostname="localhost")
 
@@ -478,24 +362,3 @@ async def test_the_host_name_of_a_hello_in_several_records(
         monkeypatch.setattr(PlainSocket, "send_now", send_in_two_records)
         await shake_hands(pair, client, server)
         assert pair[1].server_name == "localhost"
-
-
-@pytest.mark.parametrize("ends", ["the client", "the proxy"])
-async def test_no_session_of_a_client_without_tickets_is_kept(
-    authority: Authority, broker: Certificate, ends: str
-) -> None:
-    server, client = listening(broker), connecting(authority)
-    client.current.maximum_version = ssl.TLSVersion.TLSv1_2
-    client.current.options |= ssl.OP_NO_TICKET
-    for _ in range(5):
-        async with sockets() as pair:
-            await shake_hands(pair, client, server)
-            to_broker, to_client = pair
-            assert server.current.session_stats()["number"] == 1, "while the connection is open"
-            if ends == "the client":
-                to_broker.close()
-                await to_client.readable()
-                assert to_client.receive_into(bytearray(10)) == 0
-            to_client.close()
-            to_client.tls = None
-    assert server.current.session_stats()["number"] == 0

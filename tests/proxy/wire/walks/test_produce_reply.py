@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import sys
+from typing import Any
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.proxy.wire.errors import UnknownMessage
 from headrace.proxy.wire.messages.codec import MalformedMessage, encode
-from headrace.proxy.wire.walks.produce_reply import read_refused
+from headrace.proxy.wire.walks.produce_reply import find_produce_tail, read_refused
 
 APPENDED = {0, 7, 20}
 """NONE, REQUEST_TIMED_OUT and NOT_ENOUGH_REPLICAS_AFTER_APPEND: the leader has the records."""
@@ -62,3 +65,41 @@ def test_a_response_that_ends_too_early_is_malformed() -> None:
 def test_an_unknown_version_is_refused() -> None:
     with pytest.raises(UnknownMessage, match="ProduceResponse v14"):
         read_refused(b"", 14)
+
+
+def with_errors(version: int, messages: list[str | None]) -> bytes:
+    errors = [{"batch_index": index, "batch_index_error_message": each} for index, each in enumerate(messages)]
+    partition: dict[str, Any] = {"index": 1, "error_code": 87, "record_errors": errors}
+    topic: dict[str, Any] = {"topic_id": bytes(16)} if version >= 13 else {"name": "t"}
+    response = {"responses": [topic | {"partition_responses": [partition]}], "throttle_time_ms": 77}
+    return encode("ProduceResponse", version, response)
+
+
+runs_of_messages = st.lists(st.tuples(st.none() | st.text(max_size=200), st.integers(1, 9)), max_size=6)
+
+
+@given(st.integers(8, 13), runs_of_messages)
+def test_record_errors_are_skipped(version: int, runs: list[tuple[str | None, int]]) -> None:
+    body = with_errors(version, [message for message, count in runs for _ in range(count)])
+    throttle_at, _ = find_produce_tail(body, version)
+    assert throttle_at is not None
+    assert body[throttle_at : throttle_at + 4] == b"\0\0\0\x4d"
+    assert throttle_at == len(body) - (4 if version == 8 else 5)
+
+
+@pytest.mark.parametrize("version", [8, 13])
+@pytest.mark.parametrize("message", [None, "no key", "a long reason " * 20])
+def test_many_record_errors_are_skipped_together(version: int, message: str | None) -> None:
+    body = with_errors(version, [message] * 10_000)
+    calls = 0
+
+    def count_call(_frame: Any, event: str, _argument: Any) -> None:
+        nonlocal calls
+        calls += event in ("call", "c_call")
+
+    sys.setprofile(count_call)
+    try:
+        find_produce_tail(body, version)
+    finally:
+        sys.setprofile(None)
+    assert calls < 200

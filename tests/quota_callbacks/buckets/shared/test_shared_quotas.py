@@ -166,12 +166,17 @@ def one_round(workers: Workers, decide: Callable[[OurQuotas], Outcome]) -> list[
     return outcomes
 
 
+QUICK_EXAMPLES: Final = 25
+FEW: Final = settings(
+    max_examples=10 if settings.default.max_examples <= QUICK_EXAMPLES else settings.default.max_examples
+)
+"""In ``make test`` few examples, each of which has up to 20 rounds; in the long run as many as of any property."""
 rounds = st.lists(st.tuples(st.integers(0, 40).map(lambda count: count * EIGHTH_MS), st.integers(1, 3000)), max_size=20)
 
 
 @pytest.mark.parametrize("policy", [KAFKA, PACED], ids=["kafka", "paced"])
 @pytest.mark.parametrize("op", [Op.PRODUCE, Op.STRICT, Op.PERMISSIVE])
-@settings(deadline=None)
+@FEW
 @given(rounds=rounds, limit=st.sampled_from([1, 8, 100, 1000]))
 def test_at_once_each_misses_one_request_of_each_other(
     op: Op, policy: QuotaPolicy, rounds: list[tuple[int, int]], limit: int

@@ -1,0 +1,533 @@
+//! The threads that relay connections, and how the control plane talks to them.
+//!
+//! Each thread has its own epoll and its own connections. Commands come through a list and wake the thread; connections
+//! that return are put into a list that all threads share, and wake the control plane.
+
+use std::collections::{HashMap, VecDeque};
+use std::fmt::Write as _;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::thread::JoinHandle;
+
+use rustix::buffer::spare_capacity;
+use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
+use rustix::event::{EventfdFlags, eventfd};
+use rustix::fd::{AsFd, OwnedFd};
+use rustix::io::{Errno, read, write};
+use rustix::time::{ClockId, Timespec, clock_gettime};
+
+use crate::completions::{Collected, Counting, Wanted};
+use crate::connection::{Connection, Rest, Turn, Workplace};
+use crate::meters::lock;
+use crate::sockets::{Pipes, READ_BYTES, TAIL_BYTES};
+use crate::table::Table;
+
+/// The number of API keys that are counted.
+pub const COUNTED_APIS: usize = 128;
+
+/// The most events that one wait returns.
+const EVENTS: usize = 128;
+
+/// One of so many turns is measured, and represents all of them: reading a thread's time is a system call.
+const MEASURED_ONE_OF: u64 = 7;
+
+/// Time until a charge is tried again whose credit is withdrawn: about as long as the control plane takes for a request.
+const LATER: Timespec = Timespec { tv_sec: 0, tv_nsec: 100_000 };
+
+/// The event data of the descriptor that wakes a thread.
+const WAKE: u64 = u64::MAX;
+
+/// Returns the time of a clock in nanoseconds.
+#[must_use]
+pub fn clock_ns(clock: ClockId) -> i64 {
+    let Timespec { tv_sec, tv_nsec } = clock_gettime(clock);
+    tv_sec * 1_000_000_000 + tv_nsec
+}
+
+/// A connection that returns to the control plane.
+pub type Returned = (u64, Rest);
+
+enum Command {
+    Relay(u64, Box<Connection>),
+    Recall(u64),
+    TakeBack(u64, Arc<Answer>),
+    Collect,
+    Stop,
+}
+
+#[derive(Default)]
+enum Taken {
+    #[default]
+    NotYet,
+    /// What is left, unless the connection has returned on its own.
+    Done(Option<Box<Rest>>),
+}
+
+/// The answer of a thread to `Command::TakeBack`.
+#[derive(Default)]
+struct Answer {
+    taken: Mutex<Taken>,
+    is_there: Condvar,
+}
+
+impl Answer {
+    fn put(&self, rest: Option<Rest>) {
+        *lock(&self.taken) = Taken::Done(rest.map(Box::new));
+        self.is_there.notify_one();
+    }
+
+    fn wait(&self) -> Option<Rest> {
+        let mut taken = lock(&self.taken);
+        loop {
+            if let Taken::Done(rest) = std::mem::take(&mut *taken) {
+                return rest.map(|rest| *rest);
+            }
+            taken = self.is_there.wait(taken).unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+}
+
+struct Mailbox {
+    commands: Mutex<Vec<Command>>,
+    wake: OwnedFd,
+    /// Whether the thread has completed requests to hand over.
+    has_completed: AtomicBool,
+}
+
+impl Mailbox {
+    fn send(&self, command: Command) {
+        lock(&self.commands).push(command);
+        wake(&self.wake);
+    }
+}
+
+/// What all threads share with the control plane.
+struct Shared {
+    returned: Mutex<Vec<Returned>>,
+    /// What was handed over of connections that have not returned, by id.
+    completed: Mutex<HashMap<u64, Collected>>,
+    /// Number of executed `Command::Collect`.
+    collections: AtomicU64,
+    /// Whether the control plane has been woken, and has not looked since.
+    is_woken: AtomicBool,
+    wake: OwnedFd,
+}
+
+impl Shared {
+    fn put(&self, returned: Returned) {
+        lock(&self.returned).push(returned);
+        self.notify();
+    }
+
+    fn notify(&self) {
+        if !self.is_woken.swap(true, Ordering::AcqRel) {
+            wake(&self.wake);
+        }
+    }
+
+    /// Adds what was handed over of a connection that returns to what is left of it.
+    fn complete(&self, id: u64, rest: &mut Rest) {
+        if let Some(mut earlier) = lock(&self.completed).remove(&id) {
+            earlier.append(std::mem::take(&mut rest.completed));
+            rest.completed = earlier;
+        }
+    }
+}
+
+fn new_buffer() -> Vec<u8> {
+    vec![0; TAIL_BYTES + READ_BYTES]
+}
+
+fn wake(fd: &OwnedFd) {
+    let _ = write(fd, &1_u64.to_ne_bytes()); // it fails only if the counter is full, so that the reader is awake
+}
+
+/// The threads.
+pub struct Engine {
+    shared: Arc<Shared>,
+    mailboxes: Vec<Arc<Mailbox>>,
+    threads: Vec<JoinHandle<()>>,
+    connections: HashMap<u64, usize>,
+    next_id: u64,
+    /// Number of connections of each thread.
+    loads: Vec<usize>,
+    /// Number of `Command::Collect` that were sent.
+    collections: u64,
+    /// Number of requests that the threads have begun to forward, by API key.
+    pub requests: Arc<Vec<AtomicU64>>,
+}
+
+impl Engine {
+    /// Starts `count` threads. Fails if the system has no descriptors or threads left.
+    pub fn start(count: usize, table: Table, wanted: &Wanted) -> std::io::Result<Self> {
+        let requests: Arc<Vec<AtomicU64>> = Arc::new((0..COUNTED_APIS).map(|_| AtomicU64::new(0)).collect());
+        let shared = Arc::new(Shared {
+            returned: Mutex::default(),
+            completed: Mutex::default(),
+            collections: AtomicU64::new(0),
+            is_woken: AtomicBool::new(false),
+            wake: eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC)?,
+        });
+        let table = Arc::new(table);
+        let mut engine = Engine {
+            shared,
+            mailboxes: Vec::new(),
+            threads: Vec::new(),
+            connections: HashMap::new(),
+            next_id: 0,
+            loads: vec![0; count],
+            collections: 0,
+            requests,
+        };
+        for number in 0..count {
+            let mailbox = Arc::new(Mailbox {
+                commands: Mutex::default(),
+                wake: eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC)?,
+                has_completed: AtomicBool::new(false),
+            });
+            let mut name = String::from("headrace-data-");
+            let _ = write!(name, "{number}");
+            let place = Workplace {
+                table: Arc::clone(&table),
+                buffer: new_buffer(),
+                pipes: Pipes::default(),
+                requests: Arc::clone(&engine.requests),
+                counting: Counting::new(wanted.clone()),
+                now_ns: 0,
+            };
+            let mut worker = Worker::new(Arc::clone(&mailbox), Arc::clone(&engine.shared), place)?;
+            engine.threads.push(std::thread::Builder::new().name(name).spawn(move || worker.run())?);
+            engine.mailboxes.push(mailbox);
+        }
+        Ok(engine)
+    }
+
+    /// The descriptor that is readable while connections have returned.
+    #[must_use]
+    pub fn wake(&self) -> &OwnedFd {
+        &self.shared.wake
+    }
+
+    /// Relays a connection from now on; returns its id, or `None` after `stop`.
+    pub fn relay(&mut self, connection: Connection) -> Option<u64> {
+        let thread = (0..self.mailboxes.len()).min_by_key(|thread| self.loads[*thread])?;
+        self.next_id += 1;
+        let id = self.next_id;
+        self.loads[thread] += 1;
+        self.connections.insert(id, thread);
+        self.mailboxes[thread].send(Command::Relay(id, Box::new(connection)));
+        Some(id)
+    }
+
+    /// Asks for a connection, which returns between the next two frames of each direction.
+    pub fn recall(&self, id: u64) {
+        if let Some(thread) = self.connections.get(&id) {
+            self.mailboxes[*thread].send(Command::Recall(id));
+        }
+    }
+
+    /// Begins to take a connection back at once, in the middle of frames; `None` if it has returned.
+    #[must_use]
+    pub fn take_back(&mut self, id: u64) -> Option<TakeBack> {
+        let thread = self.forget(id)?;
+        let answer = Arc::new(Answer::default());
+        self.mailboxes[thread].send(Command::TakeBack(id, Arc::clone(&answer)));
+        Some(TakeBack { answer, shared: Arc::clone(&self.shared), id })
+    }
+
+    /// Returns the connections that have returned since the last call.
+    pub fn returned(&mut self) -> Vec<Returned> {
+        self.shared.is_woken.store(false, Ordering::Release);
+        let _ = read(&self.shared.wake, &mut [0_u8; 8]); // it is empty if nothing has returned
+        let mut returned = std::mem::take(&mut *lock(&self.shared.returned));
+        returned.retain(|(id, _)| self.forget(*id).is_some());
+        for (id, rest) in &mut returned {
+            self.shared.complete(*id, rest);
+        }
+        returned
+    }
+
+    /// Asks the threads for what was completed; returns the number of `collections` from which on all have answered.
+    pub fn collect(&mut self) -> u64 {
+        for mailbox in &self.mailboxes {
+            if mailbox.has_completed.swap(false, Ordering::AcqRel) {
+                self.collections += 1;
+                mailbox.send(Command::Collect);
+            }
+        }
+        self.collections
+    }
+
+    /// Returns how often threads have answered `collect`.
+    #[must_use]
+    pub fn collections(&self) -> u64 {
+        self.shared.collections.load(Ordering::Acquire)
+    }
+
+    /// Returns what threads have handed over since the last call, by connection. None of the connections has returned.
+    #[must_use]
+    pub fn completed(&self) -> HashMap<u64, Collected> {
+        std::mem::take(&mut *lock(&self.shared.completed))
+    }
+
+    fn forget(&mut self, id: u64) -> Option<usize> {
+        let thread = self.connections.remove(&id)?;
+        self.loads[thread] -= 1;
+        Some(thread)
+    }
+
+    /// Ends the threads. Connections that have not returned are left as they are.
+    pub fn stop(&mut self) {
+        for mailbox in self.mailboxes.drain(..) {
+            mailbox.send(Command::Stop);
+        }
+        for thread in self.threads.drain(..) {
+            let _ = thread.join();
+        }
+        self.connections.clear();
+    }
+}
+
+/// A connection that is being taken back.
+pub struct TakeBack {
+    answer: Arc<Answer>,
+    shared: Arc<Shared>,
+    id: u64,
+}
+
+impl TakeBack {
+    /// Waits for the connection, for at most one turn of its thread.
+    #[must_use]
+    pub fn wait(self) -> Option<Rest> {
+        let mut rest = self.answer.wait().or_else(|| {
+            let mut returned = lock(&self.shared.returned); // it returned by itself in between
+            let at = returned.iter().position(|(id, _)| *id == self.id)?;
+            Some(returned.swap_remove(at).1)
+        })?;
+        self.shared.complete(self.id, &mut rest);
+        Some(rest)
+    }
+}
+
+struct Slot {
+    id: u64,
+    connection: Box<Connection>,
+    /// Whether it is in `Worker::again` or `Worker::later`.
+    is_queued: bool,
+    /// Whether it is in `Worker::completed`.
+    is_listed: bool,
+}
+
+struct Worker {
+    mailbox: Arc<Mailbox>,
+    shared: Arc<Shared>,
+    place: Workplace,
+    epoll: OwnedFd,
+    slots: Vec<Option<Slot>>,
+    free: Vec<usize>,
+    slot_of: HashMap<u64, usize>,
+    again: VecDeque<u64>,
+    /// Connections that wait for a credit that is withdrawn.
+    later: Vec<u64>,
+    /// Connections with completed requests to hand over.
+    completed: Vec<u64>,
+    turns: u64,
+}
+
+impl Worker {
+    fn new(mailbox: Arc<Mailbox>, shared: Arc<Shared>, place: Workplace) -> Result<Self, Errno> {
+        let epoll = epoll::create(CreateFlags::CLOEXEC)?;
+        epoll::add(&epoll, &mailbox.wake, EventData::new_u64(WAKE), EventFlags::IN)?;
+        Ok(Worker {
+            mailbox,
+            shared,
+            place,
+            epoll,
+            slots: Vec::new(),
+            free: Vec::new(),
+            slot_of: HashMap::new(),
+            again: VecDeque::new(),
+            later: Vec::new(),
+            completed: Vec::new(),
+            turns: 0,
+        })
+    }
+
+    fn run(&mut self) {
+        let mut events = Vec::with_capacity(EVENTS);
+        loop {
+            events.clear();
+            let none = Timespec { tv_sec: 0, tv_nsec: 0 };
+            let timeout = match (self.again.is_empty(), self.later.is_empty()) {
+                (false, _) => Some(&none),
+                (true, false) => Some(&LATER),
+                (true, true) => None,
+            };
+            if let Err(error) = epoll::wait(&self.epoll, spare_capacity(&mut events), timeout) {
+                if error == Errno::INTR {
+                    continue;
+                }
+                return; // the epoll itself is broken
+            }
+            if self.place.counting.wanted.sums {
+                self.place.counting.wall_offset_ns = clock_ns(ClockId::Realtime) - clock_ns(ClockId::Monotonic);
+            }
+            let mut is_woken = false;
+            for event in &events {
+                let data = event.data.u64();
+                if data == WAKE {
+                    is_woken = true;
+                } else {
+                    self.handle(data, event.flags);
+                }
+            }
+            for _ in 0..self.again.len() {
+                let Some(id) = self.again.pop_front() else { break };
+                self.turn_again(id);
+            }
+            for id in std::mem::take(&mut self.later) {
+                self.turn_again(id);
+            }
+            if is_woken && !self.obey() {
+                return;
+            }
+        }
+    }
+
+    fn handle(&mut self, data: u64, flags: EventFlags) {
+        let slot = (data >> 1) as usize;
+        let Some(Some(Slot { connection, .. })) = self.slots.get_mut(slot) else { return };
+        let socket = if data & 1 == 0 { &mut connection.client } else { &mut connection.broker };
+        let has_ended = flags.intersects(EventFlags::RDHUP | EventFlags::HUP | EventFlags::ERR);
+        if has_ended || flags.contains(EventFlags::IN) {
+            socket.may_read = true;
+        }
+        if has_ended || flags.contains(EventFlags::OUT) {
+            socket.may_write = true;
+            let _ = socket.flush_tls(); // what fails is found by the next read or write
+        }
+        socket.hung_up |= has_ended;
+        self.turn(slot);
+    }
+
+    fn turn_again(&mut self, id: u64) {
+        let Some(slot) = self.slot_of.get(&id).copied() else { return };
+        if let Some(Some(found)) = self.slots.get_mut(slot) {
+            found.is_queued = false;
+        }
+        self.turn(slot);
+    }
+
+    fn turn(&mut self, slot: usize) {
+        let Some(Some(Slot { id, connection, is_queued, is_listed })) = self.slots.get_mut(slot) else { return };
+        self.turns += 1;
+        let is_measured = self.turns % MEASURED_ONE_OF == 0 && connection.measures_time();
+        let began_ns = if is_measured { clock_ns(ClockId::ThreadCPUTime) } else { 0 };
+        self.place.now_ns = clock_ns(ClockId::Monotonic);
+        let place = &mut self.place;
+        let turn = catch_unwind(AssertUnwindSafe(|| connection.turn(place))).unwrap_or_else(|_| {
+            self.place.buffer = new_buffer(); // it may have been lost
+            connection.fail();
+            Turn::Return
+        });
+        if is_measured {
+            connection.thread_ns += (clock_ns(ClockId::ThreadCPUTime) - began_ns) * MEASURED_ONE_OF as i64;
+        }
+        if !*is_listed && !connection.completions.is_empty() {
+            *is_listed = true;
+            self.completed.push(*id);
+            self.mailbox.has_completed.store(true, Ordering::Release);
+        }
+        match turn {
+            Turn::Wait => {}
+            Turn::Again | Turn::Later if *is_queued => {}
+            Turn::Again => {
+                *is_queued = true;
+                self.again.push_back(*id);
+            }
+            Turn::Later => {
+                *is_queued = true;
+                self.later.push(*id);
+            }
+            Turn::Return => {
+                if let Some(returned) = self.remove(slot) {
+                    self.shared.put(returned);
+                }
+            }
+        }
+    }
+
+    fn remove(&mut self, slot: usize) -> Option<Returned> {
+        let Slot { id, mut connection, .. } = self.slots.get_mut(slot)?.take()?;
+        connection.completions.count(&mut self.place.counting, self.place.now_ns); // also what the client has not read
+        for socket in [&connection.client, &connection.broker] {
+            let _ = epoll::delete(&self.epoll, socket.fd()); // it is not there if adding it has failed
+        }
+        self.slot_of.remove(&id);
+        self.free.push(slot);
+        Some((id, connection.into_rest()))
+    }
+
+    /// Executes the commands; returns `false` if the thread has to end.
+    fn obey(&mut self) -> bool {
+        let _ = read(self.mailbox.wake.as_fd(), &mut [0_u8; 8]);
+        let commands = std::mem::take(&mut *lock(&self.mailbox.commands));
+        for command in commands {
+            match command {
+                Command::Relay(id, connection) => self.add(id, connection),
+                Command::Recall(id) => {
+                    if let Some(slot) = self.slot_of.get(&id).copied() {
+                        if let Some(Some(found)) = self.slots.get_mut(slot) {
+                            found.connection.recall();
+                        }
+                        self.turn(slot);
+                    }
+                }
+                Command::TakeBack(id, answer) => {
+                    let slot = self.slot_of.get(&id).copied();
+                    answer.put(slot.and_then(|slot| self.remove(slot)).map(|(_, rest)| rest));
+                }
+                Command::Collect => self.hand_over(),
+                Command::Stop => return false,
+            }
+        }
+        true
+    }
+
+    /// Hands over what was completed.
+    fn hand_over(&mut self) {
+        let mut all = lock(&self.shared.completed);
+        for id in self.completed.drain(..) {
+            let Some(slot) = self.slot_of.get(&id) else { continue };
+            if let Some(Some(Slot { connection, is_listed, .. })) = self.slots.get_mut(*slot) {
+                *is_listed = false;
+                all.entry(id).or_default().append(connection.completions.take());
+            }
+        }
+        drop(all);
+        self.shared.collections.fetch_add(1, Ordering::Release);
+        self.shared.notify();
+    }
+
+    fn add(&mut self, id: u64, mut connection: Box<Connection>) {
+        connection.completions.is_wanted = self.place.counting.wanted.is_any();
+        let slot = self.free.pop().unwrap_or_else(|| {
+            self.slots.push(None);
+            self.slots.len() - 1
+        });
+        let flags = EventFlags::IN | EventFlags::OUT | EventFlags::RDHUP | EventFlags::ET;
+        let data = (slot as u64) << 1;
+        let added = epoll::add(&self.epoll, connection.client.fd(), EventData::new_u64(data), flags)
+            .and_then(|()| epoll::add(&self.epoll, connection.broker.fd(), EventData::new_u64(data | 1), flags));
+        self.slots[slot] = Some(Slot { id, connection, is_queued: false, is_listed: false });
+        self.slot_of.insert(id, slot);
+        if added.is_err() {
+            if let Some(returned) = self.remove(slot) {
+                self.shared.put(returned);
+            }
+        } else {
+            self.turn(slot);
+        }
+    }
+}

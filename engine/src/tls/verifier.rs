@@ -1,0 +1,194 @@
+//! Whether the certificate of a peer is accepted.
+//!
+//! As with Java, and with OpenSSL's `X509_V_FLAG_PARTIAL_CHAIN`, each certificate of the trust store is an anchor,
+//! whatever has issued it, and the certificate of the peer may be one of them. An anchor must be valid at the time.
+
+use std::sync::Arc;
+
+use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
+use rustls::crypto::{WebPkiSupportedAlgorithms, verify_tls12_signature, verify_tls13_signature};
+use rustls::pki_types::{CertificateDer, ServerName, TrustAnchor, UnixTime};
+use rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
+use rustls::{CertificateError, DigitallySignedStruct, DistinguishedName, Error, OtherError, SignatureScheme};
+use webpki::{EndEntityCert, InvalidNameContext, KeyUsage, anchor_from_trusted_cert};
+
+/// A certificate of a trust store as DER, and the first and the last second at which it is valid.
+pub type AuthorityRow = (Vec<u8>, i64, i64);
+
+/// A certificate of a trust store.
+#[derive(Debug)]
+struct Authority {
+    der: CertificateDer<'static>,
+    /// The first and the last second at which it is valid.
+    valid: (i64, i64),
+}
+
+impl Authority {
+    fn check(&self, now: UnixTime) -> Result<(), CertificateError> {
+        let now_s = now.as_secs() as i64;
+        if now_s < self.valid.0 {
+            return Err(CertificateError::NotValidYet);
+        }
+        if now_s > self.valid.1 { Err(CertificateError::Expired) } else { Ok(()) }
+    }
+}
+
+/// A trust store, and what is required of the certificates of peers.
+#[derive(Debug)]
+pub struct Verifier {
+    authorities: Vec<Authority>,
+    anchors: Vec<TrustAnchor<'static>>,
+    algorithms: WebPkiSupportedAlgorithms,
+    is_required: bool,
+    verifies_names: bool,
+}
+
+impl Verifier {
+    /// Creates a verifier; `is_required`: whether clients must show a certificate.
+    pub fn new(
+        authorities: Vec<AuthorityRow>,
+        algorithms: WebPkiSupportedAlgorithms,
+        is_required: bool,
+        verifies_names: bool,
+    ) -> Result<Self, String> {
+        let mut verifier =
+            Verifier { authorities: Vec::new(), anchors: Vec::new(), algorithms, is_required, verifies_names };
+        for (der, from, until) in authorities {
+            let der = CertificateDer::from(der);
+            let anchor = anchor_from_trusted_cert(&der)
+                .map_err(|error| format!("rustls cannot read a certificate of the trust store: {error}"))?;
+            verifier.anchors.push(anchor.to_owned());
+            verifier.authorities.push(Authority { der, valid: (from, until) });
+        }
+        Ok(verifier)
+    }
+
+    fn verify(
+        &self,
+        end_entity: &CertificateDer<'_>,
+        intermediates: &[CertificateDer<'_>],
+        name: Option<&ServerName<'_>>,
+        now: UnixTime,
+        usage: KeyUsage,
+    ) -> Result<(), Error> {
+        let certificate = EndEntityCert::try_from(end_entity).map_err(|error| of_webpki(&error))?;
+        if let Some(authority) = self.authorities.iter().find(|each| each.der == *end_entity) {
+            authority.check(now)?;
+        } else {
+            let expired = std::cell::Cell::new(None);
+            let check = |path: &webpki::VerifiedPath<'_>| {
+                let at = self.anchors.iter().position(|each| std::ptr::eq(each, path.anchor()));
+                let Some(authority) = at.and_then(|at| self.authorities.get(at)) else {
+                    return Err(webpki::Error::UnknownIssuer);
+                };
+                authority.check(now).map_err(|problem| {
+                    expired.set(Some(problem));
+                    webpki::Error::UnknownIssuer
+                })
+            };
+            certificate
+                .verify_for_usage(self.algorithms.all, &self.anchors, intermediates, now, usage, None, Some(&check))
+                .map_err(|error| expired.take().map_or_else(|| of_webpki(&error), Error::from))?;
+        }
+        if let Some(name) = name {
+            certificate.verify_is_valid_for_subject_name(name).map_err(|error| of_webpki(&error))?;
+        }
+        Ok(())
+    }
+}
+
+fn of_webpki(error: &webpki::Error) -> Error {
+    use webpki::Error as Of;
+    let problem = match error {
+        Of::BadDer | Of::BadDerTime | Of::TrailingData(_) => CertificateError::BadEncoding,
+        Of::CertNotValidYet { .. } => CertificateError::NotValidYet,
+        Of::CertExpired { .. } | Of::InvalidCertValidity => CertificateError::Expired,
+        Of::UnknownIssuer => CertificateError::UnknownIssuer,
+        Of::InvalidSignatureForPublicKey => CertificateError::BadSignature,
+        Of::RequiredEkuNotFoundContext(_) | Of::EmptyEkuExtension => CertificateError::InvalidPurpose,
+        Of::CertNotValidForName(InvalidNameContext { expected, presented }) => {
+            CertificateError::NotValidForNameContext { expected: expected.clone(), presented: presented.clone() }
+        }
+        other => CertificateError::Other(OtherError(Arc::new(other.clone()))),
+    };
+    problem.into()
+}
+
+impl ServerCertVerifier for Verifier {
+    fn verify_server_cert(
+        &self,
+        end_entity: &CertificateDer<'_>,
+        intermediates: &[CertificateDer<'_>],
+        server_name: &ServerName<'_>,
+        _ocsp_response: &[u8],
+        now: UnixTime,
+    ) -> Result<ServerCertVerified, Error> {
+        let name = self.verifies_names.then_some(server_name);
+        self.verify(end_entity, intermediates, name, now, KeyUsage::server_auth())?;
+        Ok(ServerCertVerified::assertion())
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        cert: &CertificateDer<'_>,
+        dss: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        verify_tls12_signature(message, cert, dss, &self.algorithms)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        cert: &CertificateDer<'_>,
+        dss: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        verify_tls13_signature(message, cert, dss, &self.algorithms)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.algorithms.supported_schemes()
+    }
+}
+
+impl ClientCertVerifier for Verifier {
+    fn client_auth_mandatory(&self) -> bool {
+        self.is_required
+    }
+
+    fn root_hint_subjects(&self) -> &[DistinguishedName] {
+        &[]
+    }
+
+    fn verify_client_cert(
+        &self,
+        end_entity: &CertificateDer<'_>,
+        intermediates: &[CertificateDer<'_>],
+        now: UnixTime,
+    ) -> Result<ClientCertVerified, Error> {
+        self.verify(end_entity, intermediates, None, now, KeyUsage::client_auth())?;
+        Ok(ClientCertVerified::assertion())
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        cert: &CertificateDer<'_>,
+        dss: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        verify_tls12_signature(message, cert, dss, &self.algorithms)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        cert: &CertificateDer<'_>,
+        dss: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        verify_tls13_signature(message, cert, dss, &self.algorithms)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.algorithms.supported_schemes()
+    }
+}

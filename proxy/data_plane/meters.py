@@ -1,0 +1,152 @@
+"""What the threads of the data plane may charge to buckets, and the recording of what they have charged.
+
+A meter belongs to a bucket. The bucket's credit (`RateBucket.credit`) is granted to it; a charge within the credit has
+no verdict. Before the control plane decides about a charge of its own, it withdraws the credit, so that all charges of
+a bucket are recorded in one order; `MeterTable.grant` gives a new one afterwards.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Final
+
+import structlog
+
+from headrace.quota_callbacks.builtin.request_percentage import PERCENT_PER_NS
+from headrace.quota_callbacks.entities import QuotaKey
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from headrace._engine import Engine
+    from headrace.quota_callbacks.buckets.kinds import RateBucket
+
+log = structlog.get_logger("headrace.data_plane")
+
+UNLIMITED: Final = 2**62
+"""The credit of a bucket without a limit."""
+
+ROUNDING_NS: Final = 1000
+"""The part of a credit of thread time that is not granted: the rate adds percentages, the meter nanoseconds."""
+
+
+class BucketMeter:
+    """Charges one bucket in the threads of the data plane."""
+
+    __slots__ = (
+        "_engine",
+        "_is_withdrawn",
+        "_now_ms",
+        "_unit",
+        "_withdrawn",
+        "bucket",
+        "charges_ahead",
+        "connections",
+        "number",
+    )
+
+    def __init__(
+        self, engine: Engine, bucket: RateBucket, now_ms: Callable[[], int], withdrawn: list[BucketMeter]
+    ) -> None:
+        self._engine = engine
+        self._now_ms = now_ms
+        self._withdrawn = withdrawn
+        self._is_withdrawn = False
+        self._unit = PERCENT_PER_NS if bucket.key == QuotaKey.REQUEST_PERCENTAGE else 1.0
+        self.bucket = bucket
+        self.charges_ahead = bucket.paced
+        """Whether requests are charged when they begin, and not when they have arrived."""
+        self.number = engine.create_meter()
+        self.connections = 0
+        """Number of connections in the data plane that are charged to it."""
+
+    def withdraw(self) -> None:
+        """Record what was charged, and let nothing more be charged until `collect`."""
+        if not self._is_withdrawn:
+            self._engine.settle(self.number, self._record_and_withdraw)
+
+    def collect(self) -> None:
+        """Record what was charged, and grant what the bucket still has room for."""
+        self._engine.settle(self.number, self._record_and_grant)
+
+    def end(self) -> None:
+        """Record what was charged, and refuse everything from now on."""
+        self._engine.settle(self.number, self._record_and_end)
+
+    def _record_and_withdraw(self, charges: list[tuple[int, int]]) -> None:
+        self._record(charges)
+        self._is_withdrawn = True
+        self._withdrawn.append(self)
+
+    def _record_and_grant(self, charges: list[tuple[int, int]]) -> int:
+        self._record(charges)
+        self._is_withdrawn = False
+        if (
+            self.bucket.paced is not self.charges_ahead
+        ):  # until the connections with the terms from before have returned
+            return 0
+        credit = self.bucket.credit(self._now_ms())
+        if credit == math.inf:
+            return UNLIMITED
+        if self._unit == 1.0:
+            return int(credit)
+        return max(0, int(credit / self._unit) - ROUNDING_NS)
+
+    def _record_and_end(self, charges: list[tuple[int, int]]) -> int:
+        self._record(charges)
+        self._is_withdrawn = False
+        return 0
+
+    def _record(self, charges: list[tuple[int, int]]) -> None:
+        bucket, unit = self.bucket, self._unit
+        for at_ms, amount in charges:
+            if bucket.charge_within_credit(amount * unit, at_ms) is not None:
+                log.error("charge beyond the credit", entity=bucket.entity, quota=bucket.key, amount=amount)
+
+
+class MeterTable:
+    """The meters of all buckets that connections in the data plane are charged to."""
+
+    def __init__(self, engine: Engine, now_ms: Callable[[], int]) -> None:
+        self._engine = engine
+        self._now_ms = now_ms
+        self._withdrawn: list[BucketMeter] = []
+        self._meters: dict[int, BucketMeter] = {}
+
+    def take(self, bucket: RateBucket) -> BucketMeter:
+        """Return the meter of ``bucket``, for one connection more."""
+        meter = bucket.meter
+        if not isinstance(meter, BucketMeter):
+            meter = bucket.meter = BucketMeter(self._engine, bucket, self._now_ms, self._withdrawn)
+            self._meters[meter.number] = meter
+            meter.collect()
+        meter.connections += 1
+        return meter
+
+    def give_back(self, meter: BucketMeter) -> None:
+        """Delete the meter if no other connection is charged to it."""
+        meter.connections -= 1
+        if not meter.connections:
+            meter.end()
+            meter.bucket.meter = None
+            del self._meters[meter.number]
+            self._engine.remove_meter(meter.number)
+
+    def grant(self) -> None:
+        """Grant new credits to the meters that were withdrawn."""
+        withdrawn = self._withdrawn
+        while withdrawn:
+            meter = withdrawn.pop()
+            if meter.connections:
+                meter.collect()
+
+    def collect(self) -> None:
+        """Record all charges since the last call."""
+        for number in self._engine.charged():
+            if number in self._meters:
+                self._meters[number].collect()
+
+    def end(self) -> None:
+        """Refuse all charges from now on, since quotas have changed; each connection returns with its next request."""
+        for meter in self._meters.values():
+            meter.end()

@@ -1,0 +1,211 @@
+"""The threads of the native data plane, the connections that they relay, and those that return.
+
+The extension module ``headrace._engine`` (``engine/``, in Rust) relays a connection from a moment at which nothing is
+in flight until something has to be decided; then the connection returns, with what was read and not processed. Created
+by the server. `headrace.proxy.connection.native.relay` gives connections to it, and continues those that return.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Final, Protocol
+
+import structlog
+import trio
+
+from headrace.config.schema import DataPlane
+from headrace.proxy.data_plane.api_rows import api_rows
+from headrace.proxy.data_plane.meters import MeterTable
+from headrace.quota_callbacks.request_sums import LATENCY_BOUNDS_S
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from headrace._engine import Collected, Engine, Progress, Rest, SeenIds
+    from headrace.proxy.counters import Counters
+    from headrace.proxy.hooks.calls.hook_calls import HookCalls
+    from headrace.proxy.hooks.enforcement_switch import Enforcement
+    from headrace.quota_callbacks.buckets.kinds import ProducerIdBucket
+
+log = structlog.get_logger("headrace.data_plane")
+
+EXTENSION: Final = "headrace._engine"
+
+COLLECT_S: Final = 0.05
+"""Seconds between two collections of charges and counters."""
+
+
+class Relayed(Protocol):
+    """A connection that the data plane relays."""
+
+    def resume(self, rest: Rest) -> None:
+        """Continue the connection in the control plane."""
+
+    def note_completed(self, completed: Collected) -> None:
+        """Report requests that were completed natively."""
+
+
+def is_installed() -> bool:
+    """Return whether the extension module can be imported."""
+    try:
+        import_module(EXTENSION)
+    except ImportError:
+        return False
+    return True
+
+
+def is_native(data_plane: DataPlane, workers: int) -> bool:
+    """Return whether a proxy with these settings has a native data plane, or must not start without one."""
+    if data_plane is DataPlane.AUTO:
+        return workers == 1 and is_installed()
+    return data_plane is DataPlane.NATIVE
+
+
+class NativeDataPlane:
+    """The data plane of one process."""
+
+    def __init__(
+        self,
+        hooks: HookCalls,
+        enforcement: Enforcement,
+        counters: Counters,
+        *,
+        limits: Callable[[], object],
+        threads: int,
+        now_ms: Callable[[], int],
+    ) -> None:
+        """Start the threads. ``limits`` returns the limits in force, which may be replaced.
+
+        Raises ``ImportError`` without the extension module, ``OSError`` for want of descriptors.
+        """
+        extension = import_module(EXTENSION)
+        self._seen_ids: type[SeenIds] = extension.SeenIds
+        read = hooks.relay.called | hooks.collects
+        self._completed = hooks.completed
+        self.engine: Engine = extension.Engine(
+            threads,
+            list(api_rows(read, hooks.relay.costs)),
+            latency_bounds_ns=[round(each * 1e9) for each in LATENCY_BOUNDS_S] if hooks.completed.has_sums else None,
+            sample_ratio=hooks.completed.sample_ratio,
+        )
+        self.meters = MeterTable(self.engine, now_ms)
+        self._enforcement = enforcement
+        self._limits = limits
+        self._counters = counters
+        self._counted = self.engine.requests()
+        self._connections: dict[int, Relayed] = {}
+        self._rules = self._current_rules()
+        if hooks.quotas is not None:
+            hooks.quotas.on_change = self._end_terms
+        self._wakes = trio.Event()
+        self._waiting = trio.lowlevel.ParkingLot()
+        """The tasks in `collect_completed`."""
+        self.returns: dict[str, int] = {}
+        """Number of connections that have returned, by reason."""
+        self.taken = 0
+        """Number of times that a connection was given to the data plane."""
+
+    def __len__(self) -> int:
+        return len(self._connections)
+
+    def add(self, connection: Relayed, progress: Progress) -> None:
+        """Note that ``connection`` is relayed from now on."""
+        if not self._connections:  # otherwise a change of the rules is noticed within `COLLECT_S`
+            self._rules = self._current_rules()
+        self._connections[progress.id] = connection
+        self.taken += 1
+        self._wakes.set()
+
+    def seen_ids(self, bucket: ProducerIdBucket) -> SeenIds:
+        """Return the producer ids that cost nothing in ``bucket``, which the data plane does not ask about."""
+        seen = bucket.seen
+        if isinstance(seen, self._seen_ids):
+            return seen
+        seen = bucket.seen = self._seen_ids()
+        for producer_id, until_ms in bucket.seen_until_ms.items():
+            seen.add(producer_id, until_ms)
+        return seen
+
+    def take_back(self, progress: Progress) -> Rest | None:
+        """Return what is left of a connection at once, in the middle of frames; ``None`` if it has returned."""
+        if self._connections.pop(progress.id, None) is None:
+            return None
+        if not self._connections:
+            self._waiting.unpark_all()
+        return self.engine.take_back(progress.id)
+
+    def recall_all(self) -> None:
+        """Let all connections return between two of their frames."""
+        for number in list(self._connections):
+            self.engine.recall(number)
+
+    async def collect_completed(self) -> None:
+        """Report all requests that were completed natively until now, while `run` runs."""
+        expected = self.engine.collect()
+        while self._connections and self.engine.collections() < expected:
+            await self._waiting.park()
+        self._note_completed()
+
+    async def run(self) -> None:
+        """Continue connections that return, and collect charges and completed requests, until cancelled."""
+        collected_s = -COLLECT_S
+        try:
+            while True:
+                if not self._connections:
+                    self._wakes = trio.Event()
+                    await self._wakes.wait()
+                with trio.move_on_after(COLLECT_S):
+                    await trio.lowlevel.wait_readable(self.engine.fileno())
+                self._collect()
+                now_s = trio.current_time()
+                if now_s - collected_s >= COLLECT_S:
+                    collected_s = now_s
+                    self.engine.collect()  # threads that have something wake this task
+        finally:
+            self.close()
+
+    def close(self) -> None:
+        """End the threads. Connections that have not returned must be closed by then."""
+        self.engine.stop()
+
+    def _collect(self) -> None:
+        self.meters.collect()
+        self._note_completed()
+        for rest in self.engine.returned():
+            connection = self._connections.pop(rest.id, None)
+            if connection is not None:
+                self.returns[rest.reason] = self.returns.get(rest.reason, 0) + 1
+                connection.resume(rest)
+        self.meters.grant()
+        self._completed.deliver()
+        self._waiting.unpark_all()
+        self._count_requests()
+        rules = self._current_rules()
+        if rules != self._rules:
+            self._rules = rules
+            self._end_terms()
+
+    def _note_completed(self) -> None:
+        for number, completed in self.engine.completed():
+            connection = self._connections.get(number)
+            if connection is not None:
+                connection.note_completed(completed)
+
+    def _end_terms(self) -> None:
+        """Let all connections return, since what their terms depend on has changed; nothing is charged until then."""
+        self.meters.end()
+        self.recall_all()
+
+    def _count_requests(self) -> None:
+        counted, requests = self.engine.requests(), self._counters.requests
+        if counted != self._counted:
+            for api_key, (now, before) in enumerate(zip(counted, self._counted, strict=True)):
+                if now != before:
+                    requests[api_key] += now - before
+            self._counted = counted
+
+    def _current_rules(self) -> tuple[object, ...]:
+        """Return what the terms of connections depend on, besides quotas."""
+        enforcement = self._enforcement
+        exempt = enforcement.exempt_users, enforcement.exempt_client_ids
+        return enforcement.enabled, exempt, self._limits()

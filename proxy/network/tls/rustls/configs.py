@@ -1,0 +1,126 @@
+"""What a listener or an upstream permits and shows, for rustls, made of the same files as for OpenSSL.
+
+Used by `headrace.proxy.network.tls.contexts`, which has read and checked them, where the native data plane is in use.
+"""
+
+from __future__ import annotations
+
+import ssl
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from cryptography import x509
+from cryptography.hazmat.primitives.serialization import (
+    Encoding,
+    NoEncryption,
+    PrivateFormat,
+    load_pem_private_key,
+)
+
+from headrace.config.tables.tls import ClientCertificates, TlsVersion
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Sequence
+
+    from headrace._engine import TlsConfig
+    from headrace.config.tables.tls import ServerTls, UpstreamTls
+    from headrace.proxy.network.tls.files import Identity
+
+_EXTENSION: Final = "headrace._engine"
+
+_SUITES: Final = {
+    "ECDHE-ECDSA-AES256-GCM-SHA384": "TLS_ECDHE_ECDSA_WITH_AES_256_GCM_SHA384",
+    "ECDHE-RSA-AES256-GCM-SHA384": "TLS_ECDHE_RSA_WITH_AES_256_GCM_SHA384",
+    "ECDHE-ECDSA-AES128-GCM-SHA256": "TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256",
+    "ECDHE-RSA-AES128-GCM-SHA256": "TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256",
+    "ECDHE-ECDSA-CHACHA20-POLY1305": "TLS_ECDHE_ECDSA_WITH_CHACHA20_POLY1305_SHA256",
+    "ECDHE-RSA-CHACHA20-POLY1305": "TLS_ECDHE_RSA_WITH_CHACHA20_POLY1305_SHA256",
+    "TLS_AES_256_GCM_SHA384": "TLS_AES_256_GCM_SHA384",
+    "TLS_AES_128_GCM_SHA256": "TLS_AES_128_GCM_SHA256",
+    "TLS_CHACHA20_POLY1305_SHA256": "TLS_CHACHA20_POLY1305_SHA256",
+}
+"""The suites of rustls, by OpenSSL's names."""
+
+
+class NotExpressible(Exception):  # noqa: N818 -- it is not an error: OpenSSL is used
+    """The settings cannot be expressed for rustls. ``str()`` is the reason."""
+
+
+def rustls_server(
+    tls: ServerTls,
+    suites: Iterable[str],
+    identity: Identity,
+    authorities: Sequence[x509.Certificate],
+    accepts_name: Callable[[str], bool],
+) -> TlsConfig:
+    """Return the configuration of a listener. ``suites`` have OpenSSL's names. Raises `NotExpressible`."""
+    requests = tls.client_certificates is not ClientCertificates.NONE
+    config: type[TlsConfig] = import_module(_EXTENSION).TlsConfig
+    try:
+        return config.server(
+            _identity(identity),
+            suites=_suites(suites),
+            tls12=tls.min_version is TlsVersion.TLS_1_2,
+            authorities=[_row(each) for each in authorities] if requests else None,
+            is_required=tls.client_certificates is ClientCertificates.REQUIRED,
+            accepts_name=accepts_name,
+        )
+    except ValueError as error:
+        raise NotExpressible(str(error)) from None
+
+
+def rustls_client(
+    tls: UpstreamTls,
+    suites: Iterable[str],
+    identity: Identity | None,
+    authorities: Sequence[x509.Certificate] | None,
+) -> TlsConfig:
+    """Return the configuration of connections to brokers; the system's authorities count if ``authorities`` is
+    ``None``. Raises `NotExpressible`."""
+    trusted = list(_system_authorities()) if authorities is None else authorities
+    if not trusted:
+        raise NotExpressible("the system's authorities are not in files that can be read")
+    config: type[TlsConfig] = import_module(_EXTENSION).TlsConfig
+    try:
+        return config.client(
+            None if identity is None else _identity(identity),
+            suites=_suites(suites),
+            tls12=tls.min_version is TlsVersion.TLS_1_2,
+            authorities=[_row(each) for each in trusted],
+            verify_names=tls.verify_names,
+        )
+    except ValueError as error:
+        raise NotExpressible(str(error)) from None
+
+
+def _suites(names: Iterable[str]) -> list[str]:
+    unknown = [name for name in names if name not in _SUITES]
+    if unknown:
+        raise NotExpressible(f"rustls does not have the cipher suite {unknown[0]}")
+    return [_SUITES[name] for name in names]
+
+
+def _identity(identity: Identity) -> tuple[list[bytes], bytes]:
+    chain = [each.public_bytes(Encoding.DER) for each in x509.load_pem_x509_certificates(identity.pem)]
+    key = load_pem_private_key(identity.pem, None)
+    return chain, key.private_bytes(Encoding.DER, PrivateFormat.PKCS8, NoEncryption())
+
+
+def _row(certificate: x509.Certificate) -> tuple[bytes, int, int]:
+    return (
+        certificate.public_bytes(Encoding.DER),
+        int(certificate.not_valid_before_utc.timestamp()),
+        int(certificate.not_valid_after_utc.timestamp()),
+    )
+
+
+def _system_authorities() -> Iterator[x509.Certificate]:
+    """Yield the certificates of the file that OpenSSL reads by default, or else of its folder."""
+    paths = ssl.get_default_verify_paths()
+    files = [Path(paths.cafile)] if paths.cafile else sorted(Path(paths.capath).glob("*.0")) if paths.capath else []
+    for file in files:
+        try:
+            yield from x509.load_pem_x509_certificates(file.read_bytes())
+        except (OSError, ValueError):
+            continue

@@ -1,0 +1,33 @@
+"""The terms on which the native data plane relays a connection's requests without calling a plugin for each.
+
+The hook `headrace.quota_callbacks.hookspecs.relay_terms` returns them. The data plane charges the buckets by itself, as
+long as `headrace.quota_callbacks.buckets.kinds.RateBucket.credit` shows that no charge can have a verdict.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from headrace.quota_callbacks.buckets.kinds import ProducerIdBucket, RateBucket
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RelayTerms:
+    """What is charged for the requests of one connection, and what is changed in them. ``None`` charges nothing."""
+
+    produced: RateBucket | None = None
+    """Charged with the bytes of each Produce request: when it has arrived, or when it begins if the bucket is paced."""
+    produced_note: object = None
+    """Under which `Request.notes` has the reservation of a Produce request (`builtin.reservations`)."""
+    fetched: RateBucket | None = None
+    """Charged with the bytes of each reply to a Fetch."""
+    request_time: RateBucket | None = None
+    """Charged with the thread time of each request, in percent (`request_costs`)."""
+    producer_ids: ProducerIdBucket | None = None
+    """Charged with the producer ids of each Produce request."""
+    fetch_max_bytes: int | None = None
+    """As `Request.fetch_max_bytes`."""
+    fetch_alone: bool = False
+    """As `Request.alone`, for Fetch."""

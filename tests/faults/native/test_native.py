@@ -1,0 +1,246 @@
+"""Connections that are relayed natively are counted, charged, drained and ended as others are."""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import threading
+import time
+from typing import TYPE_CHECKING, Final
+
+import pytest
+
+from headrace.proxy.data_plane.native import EXTENSION, is_installed
+from testbed.preloaded_command import run_headrace
+from testbed.proxy_process import ProxyProcess
+from tests.faults import messages
+from tests.faults.fake_broker import HEARTBEAT_REPLY, FakeBroker
+from tests.faults.metrics import series
+from tests.faults.proxy_log import JSON_LOG, assert_no_traceback
+from tests.faults.raw_client import RawClient
+from tests.faults.waiting import wait_until
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from tests.faults.fake_broker import Asked, Conversation
+    from tests.shared_cluster import FirstBroker
+
+pytestmark = pytest.mark.skipif(not is_installed(), reason=f"{EXTENSION} is not built")
+
+PLANES: Final = ("native", "python")
+TOLERANT: Final = '[limits]\nrequest_timeout = "1s"\nlogin_timeout = "1s"\n'
+HIGH: Final = (
+    '[[quotas]]\nentity = { client-id = "<default>" }\n'
+    "producer_byte_rate = 1e9\nconsumer_byte_rate = 1e9\nrequest_percentage = 1e6\n"
+    '[[quotas]]\nentity = { user = "<default>" }\nproducer_ids_rate = 1000\n'
+)
+BATCH: Final = messages.batch(bytes(20_000))
+
+
+@contextlib.contextmanager
+def proxy_of(bootstrap_servers: str, config: str = "", plane: str = "native") -> Iterator[ProxyProcess]:
+    arguments = (*JSON_LOG, "--data-plane", plane)
+    with ProxyProcess(bootstrap_servers, config=config, arguments=arguments, has_token=True) as proxy:
+        yield proxy
+        assert_no_traceback(proxy)
+        assert "beyond the credit" not in proxy.log
+
+
+def beat(client: RawClient, count: int = 1) -> None:
+    for _ in range(count):
+        assert client.call(messages.HEARTBEAT, 1, messages.heartbeat_body()) == HEARTBEAT_REPLY
+
+
+def become_native(proxy: ProxyProcess, client: RawClient) -> None:
+    beat(client, 10)
+    assert proxy.metric("headrace_native_connections") == 1
+
+
+def produce(client: RawClient, topic: str) -> messages.ProduceReply:
+    body = messages.produce_body(topic, BATCH)
+    return messages.read_produce_reply(client.call(messages.PRODUCE, messages.PRODUCE_VERSION, body))
+
+
+@pytest.fixture(scope="module")
+def broker() -> Iterator[FakeBroker]:
+    def held(conversation: Conversation, asked: Asked) -> None:
+        """Answer ten requests, and the eleventh when the test allows it."""
+        for _ in range(10):
+            conversation.reply(asked, HEARTBEAT_REPLY)
+            asked = conversation.next()
+        reached.set()
+        assert may_answer.wait(30)
+        conversation.reply(asked, HEARTBEAT_REPLY)
+        conversation.wait_for_end()
+
+    def killed(conversation: Conversation, asked: Asked) -> None:
+        for _ in range(10):
+            conversation.reply(asked, HEARTBEAT_REPLY)
+            asked = conversation.next()
+        conversation.reset()
+
+    def deaf(conversation: Conversation, asked: Asked) -> None:
+        """Answer ten requests, and read nothing more."""
+        for _ in range(9):
+            conversation.reply(asked, HEARTBEAT_REPLY)
+            asked = conversation.next()
+        conversation.reply(asked, HEARTBEAT_REPLY)
+        conversation.broker.stopping.wait(60)
+
+    with FakeBroker({"held": held, "killed": killed, "deaf": deaf}) as fake:
+        yield fake
+
+
+reached, may_answer = threading.Event(), threading.Event()
+
+
+@pytest.fixture(scope="module")
+def proxy(broker: FakeBroker) -> Iterator[ProxyProcess]:
+    with proxy_of(broker.address, TOLERANT) as process:
+        yield process
+
+
+def test_what_is_counted_is_the_same(kafka: FirstBroker, topic: str) -> None:
+    names = ("headrace_requests_total", "headrace_bytes_total", "headrace_errors_total")
+    found = {}
+    with RawClient(int(kafka.bootstrap_servers.rpartition(":")[2])) as client:
+        for _ in range(2):  # a reply has the beginning of the next batch, too
+            produce(client, topic)
+    for plane in PLANES:
+        with proxy_of(kafka.bootstrap_servers, HIGH, plane) as proxy, RawClient(proxy.port) as client:
+            for _ in range(20):
+                reply = produce(client, topic)
+                assert (reply.error_code, reply.throttle_ms) == (0, 0)
+                body = messages.fetch_body(topic, max_bytes=20_100)
+                read = client.call(messages.FETCH, messages.FETCH_VERSION, body)
+                assert messages.read_fetch_reply(read) == (0, 0)
+            native = proxy.metric("headrace_native_connections")
+            assert native == (plane == "native")
+            sent, received = client.bytes_sent, client.bytes_received
+            expected = [("in", "client", sent), ("out", "client", received)]
+            for direction, side, count in expected:
+                name = f'headrace_bytes_total{{direction="{direction}",side="{side}"}}'
+                wait_until(lambda name=name, count=count: series(proxy, name) == count, name)  # type: ignore[misc]
+            wait_until(lambda: proxy.metric(names[0]) == 40, "all requests are counted")
+            found[plane] = [*proxy.metrics(*names), sent, received]
+    assert found["native"] == found["python"]
+
+
+def test_a_quota_that_binds_gives_kafkas_throttle(kafka: FirstBroker, topic: str) -> None:
+    """The fifteenth request is the first one beyond 14 requests in 10 s."""
+    size = 4 + len(messages.produce_body(topic, BATCH)) + 13 - 4
+    for plane in PLANES:
+        limit = size * 14 // 10 + 1
+        quota = f'[[quotas]]\nentity = {{ client-id = "<default>" }}\nproducer_byte_rate = {limit}\n'
+        with proxy_of(kafka.bootstrap_servers, quota, plane) as proxy, RawClient(proxy.port) as client:
+            began_s = time.monotonic()
+            assert [produce(client, topic).throttle_ms for _ in range(14)] == [0] * 14
+            throttle_ms = produce(client, topic).throttle_ms
+            took_ms = (time.monotonic() - began_s) * 1000
+            longest_ms = 15 * size / limit * 1000 - 10_000
+            assert longest_ms - 2 * took_ms - 10 <= throttle_ms <= longest_ms + 1
+
+
+def test_paced_requests_are_not_native(kafka: FirstBroker, topic: str) -> None:
+    quota = '[[quotas]]\nentity = { client-id = "<default>" }\nproducer_byte_rate = 1e9\nenforcement = "paced"\n'
+    with proxy_of(kafka.bootstrap_servers, quota) as proxy, RawClient(proxy.port) as client:
+        for _ in range(20):
+            produce(client, topic)
+        assert proxy.metric("headrace_native_connections") == 0
+
+
+def test_enforcement_is_switched_while_a_connection_is_native(kafka: FirstBroker, topic: str) -> None:
+    quota = '[[quotas]]\nentity = { client-id = "<default>" }\nproducer_byte_rate = 20000\n'
+
+    def switch(state: str) -> None:
+        arguments = ("--admin", process.admin, "--token-file", str(process.token_file))
+        assert run_headrace("enforcement", state, *arguments).returncode == 0
+
+    with proxy_of(kafka.bootstrap_servers, quota) as process, RawClient(process.port) as client:
+        switch("off")
+        assert {produce(client, topic).throttle_ms for _ in range(30)} == {0}
+        assert process.metric("headrace_native_connections") == 1
+        switch("on")
+        wait_until(lambda: process.metric("headrace_native_connections") == 0, "the connection has returned")
+        throttles = [produce(client, topic).throttle_ms for _ in range(11)]
+        assert throttles[:9] == [0] * 9, "nothing was charged while enforcement was off"
+        assert max(throttles) > 0
+
+
+def test_a_lowered_quota_applies_to_a_native_connection(kafka: FirstBroker, topic: str) -> None:
+    quota = '[[quotas]]\nentity = {{ client-id = "<default>" }}\nproducer_byte_rate = {}\n'
+    with proxy_of(kafka.bootstrap_servers, quota.format(1e9)) as proxy, RawClient(proxy.port) as client:
+        assert {produce(client, topic).throttle_ms for _ in range(20)} == {0}
+        assert proxy.metric("headrace_native_connections") == 1
+        proxy.reload(quota.format(20_000))
+        wait_until(lambda: proxy.metric("headrace_native_connections") == 0, "the connection has returned")
+        assert produce(client, topic).throttle_ms > 10_000  # 21 requests of 20 kB are twice what ten seconds permit
+
+
+def test_a_killed_broker_ends_the_connection(proxy: ProxyProcess) -> None:
+    with RawClient(proxy.port, client_id="killed") as client:
+        beat(client, 10)
+        client.request(messages.HEARTBEAT, 1, messages.heartbeat_body())
+        assert client.rest() == b""
+    wait_until(lambda: series(proxy, 'headrace_errors_total{fault="upstream"}') >= 1, "the fault is the broker's")
+
+
+def test_a_slow_request_is_ended(proxy: ProxyProcess) -> None:
+    with RawClient(proxy.port) as client:
+        become_native(proxy, client)
+        client.send(messages.request(messages.HEARTBEAT, 1, 99, messages.heartbeat_body())[:-1])
+        assert client.rest() == b""
+    proxy.wait_for_log("a request arrives too slowly")
+
+
+def test_spliced_bytes_are_counted_while_a_connection_is_native(proxy: ProxyProcess) -> None:
+    before = proxy.metric("headrace_spliced_bytes_total")
+    with RawClient(proxy.port) as client:
+        become_native(proxy, client)
+        client.call(messages.HEARTBEAT, 1, messages.heartbeat_body() + bytes(200_000))
+        assert proxy.metric("headrace_spliced_bytes_total") > before
+        assert proxy.metric("headrace_native_connections") == 1
+
+
+def test_a_broker_that_reads_nothing_ends_the_connection(broker: FakeBroker) -> None:
+    config = TOLERANT + '[upstream]\nreply_timeout = "1s"\n'
+    with proxy_of(broker.address, config) as proxy, RawClient(proxy.port, client_id="deaf") as client:
+        become_native(proxy, client)
+        large = messages.heartbeat_body() + bytes(50 * 2**20)  # more than the systems' buffers take
+        with pytest.raises(ConnectionError):
+            client.request(messages.HEARTBEAT, 1, large)
+        assert "the broker did not answer within upstream.reply_timeout = 1 s" in proxy.log
+
+
+def test_a_request_that_breaks_the_protocol_is_reported_as_usual(proxy: ProxyProcess) -> None:
+    with RawClient(proxy.port) as client:
+        become_native(proxy, client)
+        client.send(b"\0\0\0\x02\0\0")
+        assert client.rest() == b""
+    proxy.wait_for_log("a frame of 2 bytes is shorter than a header")
+
+
+def test_an_idle_connection_ends(broker: FakeBroker) -> None:
+    with (
+        proxy_of(broker.address, TOLERANT + 'idle_timeout = "1s"\n') as proxy,
+        RawClient(proxy.port) as client,
+    ):
+        become_native(proxy, client)
+        assert client.rest() == b""
+        assert proxy.metric("headrace_errors_total") == 0
+
+
+def test_a_drain_answers_what_is_in_flight(broker: FakeBroker) -> None:
+    with proxy_of(broker.address) as proxy, RawClient(proxy.port, client_id="held") as client:
+        beat(client, 10)
+        client.request(messages.HEARTBEAT, 1, messages.heartbeat_body())
+        assert reached.wait(30)
+        assert proxy.metric("headrace_native_connections") == 1
+        assert proxy.metric("headrace_requests_in_flight") == 1
+        proxy.signal(signal.SIGTERM)
+        wait_until(lambda: "drain" in proxy.log, "the proxy drains")
+        may_answer.set()
+        assert client.reply()[1] == HEARTBEAT_REPLY
+        assert client.rest() == b""
+        assert proxy.wait(15) == 0
