@@ -16,7 +16,12 @@ import structlog
 
 from headrace.proxy.connection.enforcement import enforce_on_arrival, enforce_on_batches
 from headrace.proxy.connection.native.completions import begin_reply, exchange_of, note_completed
-from headrace.proxy.connection.state.timeouts import PROGRESS_BYTES, end_unanswered
+from headrace.proxy.connection.state.timeouts import (
+    PROGRESS_BYTES,
+    end_abandoned,
+    end_unanswered,
+    is_abandoned,
+)
 from headrace.proxy.network.held_bytes import held
 from headrace.proxy.wire.errors import MalformedFrame
 from headrace.quota_callbacks.api_keys import ApiKey
@@ -265,7 +270,9 @@ class NativeRelay:
             self._check_arrival(progress, now_s)
         else:
             self._arriving = None
-            if self._is_stuck(progress, now_s):
+            if is_abandoned(state, now_s, is_blocked=progress.is_blocked):
+                end_abandoned(state)
+            elif self._is_stuck(progress, now_s):
                 end_unanswered(state)
             elif (
                 now_s - state.last_active_s > min(QUIET_S, state.limits.idle_timeout_s)

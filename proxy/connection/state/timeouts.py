@@ -43,6 +43,9 @@ PIPELINED_S: Final = 5.0
 
 SHORTEST_INTERVAL_S: Final = 0.1
 
+BLOCKED_S: Final = 5.0
+"""Time for which a broker may accept nothing of the requests of a client that has hung up."""
+
 
 def check_interval_s(limits: Limits) -> float:
     """Return the longest time between two checks, in seconds, with which each timeout is exact enough."""
@@ -59,8 +62,8 @@ def end_if_overdue(state: ConnectionState, now_s: float) -> None:
         state.native.check(now_s)
     elif is_idle(state, now_s):
         state.end("idle", None)
-    elif state.in_flight.stops_reading and state.client.hung_up():  # its end is behind bytes that are not read
-        state.end("the client hung up while its requests were in flight", None)
+    elif is_abandoned(state, now_s, is_blocked=state.requesting):
+        end_abandoned(state)
     elif waits_in_vain(state, now_s):
         end_unanswered(state)
     elif is_slow(state, now_s):
@@ -103,6 +106,18 @@ def is_slow(state: ConnectionState, now_s: float) -> bool:
         state.arrival = (state.current, received, now_s)
         return False
     return now_s - arrival[2] > state.limits.request_timeout_s
+
+
+def is_abandoned(state: ConnectionState, now_s: float, *, is_blocked: bool) -> bool:
+    """Return whether the client has hung up while nothing is read that would show it, since its end is behind bytes
+    that are not read: no further request may be in flight, or the broker accepts nothing more (``is_blocked``)."""
+    is_blocked = is_blocked and now_s - state.last_active_s > BLOCKED_S
+    return (state.in_flight.stops_reading or is_blocked) and state.client.hung_up()
+
+
+def end_abandoned(state: ConnectionState) -> None:
+    """End the connection of a client that has hung up."""
+    state.end("the client hung up while its requests were in flight", None)
 
 
 def end_unanswered(state: ConnectionState) -> None:

@@ -210,7 +210,23 @@ def test_a_broker_that_reads_nothing_ends_the_connection(broker: FakeBroker) -> 
         large = messages.heartbeat_body() + bytes(50 * 2**20)  # more than the systems' buffers take
         with pytest.raises(ConnectionError):
             client.request(messages.HEARTBEAT, 1, large)
-        assert "the broker did not answer within upstream.reply_timeout = 1 s" in proxy.log
+        proxy.wait_for_log("the broker did not answer within upstream.reply_timeout = 1 s")
+
+
+@pytest.mark.parametrize("plane", PLANES)
+def test_a_client_that_leaves_while_the_broker_reads_nothing_is_noticed(broker: FakeBroker, plane: str) -> None:
+    """Its end is behind requests that nobody reads, and the time for a reply is an hour by default."""
+    received = 'headrace_bytes_total{direction="in",side="client"}'
+    with proxy_of(broker.address, TOLERANT + "max_in_flight_requests = 1000\n", plane) as proxy:
+        with RawClient(proxy.port, client_id="deaf") as client:
+            beat(client, 10)
+            before = series(proxy, received) - client.bytes_sent
+            with contextlib.suppress(AssertionError):  # until the proxy does not read any more
+                while True:
+                    client.request(messages.HEARTBEAT, 1, messages.heartbeat_body() + bytes(60_000))
+                    sent = before + client.bytes_sent
+                    wait_until(lambda sent=sent: series(proxy, received) == sent, "it was read", timeout_s=1.0)
+        wait_until(lambda: proxy.metric("headrace_connections") == 0, "the connection has ended")
 
 
 def test_a_request_that_breaks_the_protocol_is_reported_as_usual(proxy: ProxyProcess) -> None:
