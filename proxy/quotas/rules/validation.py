@@ -5,7 +5,8 @@ order, and the texts of errors are those of ``ClientQuotaControlManager`` of Kaf
 broker. Some follow from its hash maps, and are no more than that, but clients may rely on them:
 
 * An entity with two parts of the same type has the last one.
-* If an entity is in the request twice, the first entry is made, and the answer for both is the error of the second.
+* If an entity is in the request twice, the first entry is made, and the answer for both is the error of the second,
+  with the parts in the order of the first.
   The same error is returned for a key that is altered twice in one entry, which is then not made.
 * The removal of a key is not checked. A key that is not set, or does not exist, is ignored.
 * A request that makes more than `MAX_CHANGES` changes is refused as a whole.
@@ -80,7 +81,8 @@ def validation_in_steps(
             outcome = _validate(parts, entry.ops, schema)
         if isinstance(outcome, Alteration) and further_check is not None:
             outcome = further_check(outcome) or outcome
-        results[identity] = _result(parts, outcome)
+        first = results.get(identity)
+        results[identity] = _result(tuple(parts.items()) if first is None else first.entity, outcome)
         if isinstance(outcome, Alteration) and outcome.values:
             alterations.append(outcome)
             changes += _count_changes(outcome, current(outcome.entity))
@@ -109,8 +111,7 @@ def entity_parts(entry: AlterEntry) -> Parts:
     return {entity_type: names[entity_type] for entity_type in hash_order(names, len(entry.entity))}
 
 
-def _result(parts: Parts, outcome: Alteration | Refusal) -> AlterResult:
-    entity = tuple(parts.items())
+def _result(entity: tuple[EntityPart, ...], outcome: Alteration | Refusal) -> AlterResult:
     if isinstance(outcome, Refusal):
         return AlterResult(entity=entity, error_code=outcome.error_code, error_message=outcome.error_message)
     return AlterResult(entity=entity)

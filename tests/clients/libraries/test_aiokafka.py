@@ -267,7 +267,7 @@ def test_admin_of_groups(front: Front) -> None:
     async def work() -> None:
         topic, group = await create(front), unique("aiokafka-admin")
         partition = TopicPartition(topic, 0)
-        async with consuming(front, group) as member:
+        async with consuming(front, group, enable_auto_commit=False) as member:
             member.assign([partition])
             await member.commit({partition: 7})
         async with administering(front) as admin:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 import trio
 import trio.testing
+from trio.testing import MockClock
 
 from headrace.config.tables.admin import Admin
 from headrace.proxy.admin.connections import AdminConnections
@@ -46,7 +47,7 @@ class Front:
 
 
 @pytest.fixture
-async def front(autojump_clock: trio.testing.MockClock) -> AsyncIterator[Front]:
+async def front(autojump_clock: MockClock) -> AsyncIterator[Front]:
     async with trio.open_nursery() as nursery:
         yield Front(nursery)
         nursery.cancel_scope.cancel()
@@ -65,7 +66,7 @@ async def is_answered(stream: trio.abc.Stream) -> bool:
         return (await stream.receive_some(1000)).endswith(b"/probe")
 
 
-async def test_a_new_connection_takes_the_place_of_the_longest_silent_one_of_its_address(front: Front) -> None:
+async def test_a_new_connection_takes_the_place_of_the_longest_silent_one_of_its_address(autojump_clock: MockClock, front: Front) -> None:
     silent = [await front.connect(sent=b"GET"[:number]) for number in range(3)]
     other = await front.connect("b")
     assert await is_answered(await front.connect())
@@ -75,7 +76,7 @@ async def test_a_new_connection_takes_the_place_of_the_longest_silent_one_of_its
     assert front.counters.connections == 4
 
 
-async def test_in_all_the_longest_silent_one_of_the_address_with_most_is_closed(front: Front) -> None:
+async def test_in_all_the_longest_silent_one_of_the_address_with_most_is_closed(autojump_clock: MockClock, front: Front) -> None:
     """So addresses with many connections take none from an address with one, such as that of a probe."""
     silent = [await front.connect(client) for client in "abbcc"]
     assert await is_answered(await front.connect("d"))
@@ -83,7 +84,7 @@ async def test_in_all_the_longest_silent_one_of_the_address_with_most_is_closed(
     assert front.counters.refused == {"max_connections": 1}
 
 
-async def test_a_request_that_is_answered_is_kept_while_others_wait(front: Front) -> None:
+async def test_a_request_that_is_answered_is_kept_while_others_wait(autojump_clock: MockClock, front: Front) -> None:
     busy = [await front.connect(sent=GET % b"slow") for _ in range(2)]
     silent = await front.connect()
     assert await is_answered(await front.connect())
@@ -93,14 +94,14 @@ async def test_a_request_that_is_answered_is_kept_while_others_wait(front: Front
         assert (await each.receive_some(1000)).endswith(b"/slow")
 
 
-async def test_requests_that_all_take_long_do_not_lock_others_out(front: Front) -> None:
+async def test_requests_that_all_take_long_do_not_lock_others_out(autojump_clock: MockClock, front: Front) -> None:
     """Such as those for /readyz while no broker answers."""
     busy = [await front.connect(sent=GET % b"slow") for _ in range(3)]
     assert await is_answered(await front.connect())
     assert [await is_open(each) for each in busy] == [False, True, True]
 
 
-async def test_the_limits_in_force_are_those_of_a_reload(front: Front) -> None:
+async def test_the_limits_in_force_are_those_of_a_reload(autojump_clock: MockClock, front: Front) -> None:
     first = await front.connect()
     front.limits = Admin(max_connections=1)
     second = await front.connect("b")
@@ -108,7 +109,7 @@ async def test_the_limits_in_force_are_those_of_a_reload(front: Front) -> None:
     assert await is_answered(second)
 
 
-async def test_a_mistake_ends_one_connection_alone(front: Front, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_mistake_ends_one_connection_alone(autojump_clock: MockClock, front: Front, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*_: object) -> None:
         raise LookupError("a mistake")
 
