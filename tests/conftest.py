@@ -50,7 +50,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         used = {*getattr(item, "fixturenames", ()), *(value for value in parameters if isinstance(value, str))}
         if folder_of(item) in EXHAUSTIVE_FOLDERS or used & EXHAUSTIVE_FIXTURES:
             item.add_marker("exhaustive")
-        if isinstance(item, pytest.Function) and "autojump_clock" in used - {*item._fixtureinfo.argnames}:  # noqa: SLF001
+        if isinstance(item, pytest.Function) and "autojump_clock" in used - {*item._fixtureinfo.argnames}:
             raise pytest.UsageError(f"{item.nodeid} must ask for autojump_clock itself: otherwise its clock is real")
     ranks = {folder: rank for rank, folder in enumerate(LONGEST_FIRST)}
     items.sort(key=lambda item: ranks.get(folder_of(item), len(ranks)))  # stable: otherwise as pytest-randomly has it

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 import pytest
 import trio
 import trio.testing
-from trio.testing import MockClock
 
 from headrace.config.tables.admin import Admin
 from headrace.proxy.admin.connections import AdminConnections
@@ -16,6 +15,8 @@ from headrace.proxy.counters import AdminCounters
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
+
+    from trio.testing import MockClock
 
 GET = b"GET /%s HTTP/1.1\r\nHost: localhost\r\n\r\n"
 LIMITS = Admin(max_connections=5, max_connections_per_ip=3)
@@ -66,7 +67,9 @@ async def is_answered(stream: trio.abc.Stream) -> bool:
         return (await stream.receive_some(1000)).endswith(b"/probe")
 
 
-async def test_a_new_connection_takes_the_place_of_the_longest_silent_one_of_its_address(autojump_clock: MockClock, front: Front) -> None:
+async def test_a_new_connection_takes_the_place_of_the_longest_silent_one_of_its_address(
+    autojump_clock: MockClock, front: Front
+) -> None:
     silent = [await front.connect(sent=b"GET"[:number]) for number in range(3)]
     other = await front.connect("b")
     assert await is_answered(await front.connect())
@@ -76,7 +79,9 @@ async def test_a_new_connection_takes_the_place_of_the_longest_silent_one_of_its
     assert front.counters.connections == 4
 
 
-async def test_in_all_the_longest_silent_one_of_the_address_with_most_is_closed(autojump_clock: MockClock, front: Front) -> None:
+async def test_in_all_the_longest_silent_one_of_the_address_with_most_is_closed(
+    autojump_clock: MockClock, front: Front
+) -> None:
     """So addresses with many connections take none from an address with one, such as that of a probe."""
     silent = [await front.connect(client) for client in "abbcc"]
     assert await is_answered(await front.connect("d"))
@@ -109,7 +114,9 @@ async def test_the_limits_in_force_are_those_of_a_reload(autojump_clock: MockClo
     assert await is_answered(second)
 
 
-async def test_a_mistake_ends_one_connection_alone(autojump_clock: MockClock, front: Front, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_mistake_ends_one_connection_alone(
+    autojump_clock: MockClock, front: Front, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def fail(*_: object) -> None:
         raise LookupError("a mistake")
 
