@@ -20,7 +20,7 @@ LISTENER: Final = "CLIENTS"
 """Requires a login by one of `PLAIN_USERS`, `SCRAM_USERS`, or an unsecured token."""
 SHORT_SESSIONS: Final = "SHORT"
 """PLAIN alone, and a session ends after `SESSION_MS`."""
-SESSION_MS: Final = 2000
+SESSION_MS: Final = 4000
 SECRETS: Final = {"alice": "correct-horse-a", "bob": "correct-horse-b", "carol": "correct-horse-c"}
 PRODUCERS_SECRET: Final = "correct-horse"
 PRODUCERS: Final = ("java", "librdkafka", "shortened", "both", "raw", "many", "unheard", "bystander")

@@ -1,4 +1,4 @@
-"""Sessions of clients expire every two seconds (KIP-368) while they produce and consume: no request fails.
+"""Sessions of clients expire every few seconds (KIP-368) while they produce and consume: no request fails.
 
 Where the brokers authenticate clients, and where the proxy does; there its own sessions with brokers expire, too.
 """
