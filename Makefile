@@ -20,7 +20,7 @@ SIDE_BY_SIDE := $(MAKE) --no-print-directory -j2
 PIN := $(BIN)/uv pip compile --quiet --universal --python-version 3.11.5 --generate-hashes --no-annotate --no-header \
 	--no-emit-index-url --no-emit-find-links --constraint constraints.txt pyproject.toml
 
-.PHONY: help demo test checks-and-pipeline unit-tests-as-they-run test-all lint types imports checks unit unit-tests \
+.PHONY: help demo test checks-and-pipeline unit-tests-as-they-run test-all lint async-lint types imports checks unit unit-tests \
 	engine-lint engine-tests engine-memory engine-sanitizer engine-valgrind engine-audit \
 	pipeline-tests exhaustive soak fuzz bench \
 	docs dist hashes audit changelog clean
@@ -60,6 +60,9 @@ demo: $(STAMP)
 lint: $(STAMP) engine-lint
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+
+# The rules that ruff does not have. A minute of processor time, so not in `make test`.
+async-lint: $(STAMP)
 	$(BIN)/flake8-async $$(git grep -lE 'async |trio' -- 'proxy/*.py' 'plugins/*.py' 'testbed/*.py' 'examples/*.py')
 
 # The engine's checks share the development profile in engine/target; the installed module is a release build.
@@ -137,7 +140,7 @@ unit-tests: $(STAMP)
 pipeline-tests: $(STAMP)
 	$(BIN)/pytest $(QUICK) tests/pipeline
 
-test-all: test exhaustive soak audit engine-memory
+test-all: test async-lint exhaustive soak audit engine-memory
 
 # All API versions, Kafka 3.9, and many examples for each property test. Here and in `soak`, tests execute each proxy anew.
 exhaustive soak: export HEADRACE_TESTBED_PRELOADED := 0
