@@ -2,8 +2,8 @@
 
 A write to a full pipe lasts until its reader continues. `replace_output` replaces ``sys.stdout`` and
 ``sys.stderr``, so this also holds for warnings, for the loggers of libraries, and for what plugins print. The command
-line calls it. Each process of the proxy then runs in `queued_output`, which starts the threads: a process that is
-forked later would have the queue, but not the thread.
+line calls it. The proxy then runs in `queued_output`, which starts the threads: a process that is forked later would
+have the queue, but not the thread.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 log = structlog.get_logger("headrace.log")
 
 WRITE_BYTES: Final = select.PIPE_BUF
-"""Bytes to write in one system call, at most, unless a single line is longer. Workers write to the same pipe, and up to
-this size the kernel does not mix what they write."""
+"""Bytes to write in one system call, at most, unless a single line is longer. Both streams may be the same pipe, and up
+to this size the kernel does not mix what their threads write."""
 END_TIMEOUT_S: Final = 2.0
 """Seconds that a process may take at its end to write what is queued."""
 _STREAMS: Final = ("stdout", "stderr")

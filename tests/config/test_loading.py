@@ -48,7 +48,7 @@ def test_line_ends_and_the_mark_of_windows_are_taken() -> None:
     assert said.startswith("headrace.toml:5: log.level = 1: ")
 
 
-def test_a_configuration_can_be_sent_to_a_worker_and_copied() -> None:
+def test_a_configuration_can_be_pickled_and_copied() -> None:
     config = loads(
         MINIMAL + '[plugins.options.x]\ny = 1\n[[quotas]]\nentity = {user="<default>"}\nrequest_percentage=1\n'
     )
@@ -190,7 +190,7 @@ exempt_users = ["a", 1]
             '"a b" = 5',
             (
                 '"a b": unknown key; known here: upstream, listen, listeners, workers, data_plane, data_plane_threads, '
-                "limits, shutdown, watchdog, admin, log, enforcement, quota, controller, producer, quotas, "
+                "limits, shutdown, admin, log, enforcement, quota, controller, producer, quotas, "
                 "client_quotas, plugins"
             ),
         ),
