@@ -139,8 +139,7 @@ class UncheckedQuotas:
     with_other_names: QuotaTables
     """The tables with names that are not built in."""
     locate: Callable[[Fault], Problem]
-    """Returns a fault with its position. The first call parses the file's text again: seconds for a large file. Can be
-    pickled."""
+    """Returns a fault with its position. The first call parses the file's text again: seconds for a large file."""
 
 
 class Config(Section):

@@ -29,7 +29,7 @@ from headrace.proxy.admin.command_options import reaches_admin
 from headrace.proxy.errors import PluginConfigurationError, StartupError
 from headrace.proxy.hooks.loading import installed_plugins
 from headrace.proxy.logs import configure_logs
-from headrace.proxy.output_queue import queued_output, replace_output
+from headrace.proxy.output_queue import queued_output
 from headrace.proxy.server.preflight import loaded_rules, plugin_faults, problems_of, warnings_of
 from headrace.proxy.server.service_manager import READY, ServiceManager
 
@@ -142,11 +142,10 @@ def run(path: Path | None, **options: Any) -> None:
 
 def _run(config: Config, load_again: Callable[[], Config] | None) -> None:
     manager = ServiceManager()
-    replace_output(max_lines=config.log.max_queued_lines, max_bytes=config.log.max_queued_bytes)
-    from headrace.proxy.server.running import run_loop
-    from headrace.proxy.server.server import Server
+    with queued_output(max_lines=config.log.max_queued_lines, max_bytes=config.log.max_queued_bytes):
+        from headrace.proxy.server.running import run_loop
+        from headrace.proxy.server.server import Server
 
-    with queued_output():
         run_loop(partial(_serve, Server(config, load=load_again), manager))
 
 

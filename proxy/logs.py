@@ -1,7 +1,7 @@
 """Configuration of logging: one line per event on standard error, as text or as JSON.
 
-Called by the command line, and on reload. In `headrace.proxy.output_queue.queued_output`,
-logging never waits, and lines for which the queue has no room are not even formatted.
+Called by the command line, and on reload. In `headrace.proxy.output_queue.queued_output`, logging never waits, and
+lines for which the queue has no room are not even formatted.
 """
 
 from __future__ import annotations
