@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from headrace.config.problems import ConfigError
+from headrace.config.schema import DataPlane
 from headrace.config.values import AUTO
 
 if TYPE_CHECKING:
@@ -48,7 +49,7 @@ def summary(config: Config) -> list[str]:
     listeners = [line for each in config.all_listeners() for line in _listener(each)]
     lines = (
         *listeners,
-        *_threads(config.data_plane_threads),
+        *_threads(config),
         _upstream(config.upstream),
         _admin(config.admin),
         _quotas(config),
@@ -62,8 +63,9 @@ def _admin(admin: Admin) -> str:
     return f"admin server at {admin.listen}{'' if admin.tls.certificate_file is None else ' with TLS'}"
 
 
-def _threads(threads: int) -> tuple[str, ...]:
-    if threads == 1:
+def _threads(config: Config) -> tuple[str, ...]:
+    threads = config.data_plane_threads
+    if threads == 1 or config.data_plane is DataPlane.PYTHON:
         return ()
     return ("a native thread for each core",) if threads == AUTO else (f"{threads} native threads",)
 

@@ -121,8 +121,8 @@ REMOVED: Final[Mapping[Path, str]] = {
         "dropped at the next look-up, without a scheduler; delete the line"
     ),
     ("watchdog",): (
-        "removed, since there are no worker processes any more, which it was about; delete the table. The service "
-        "manager restarts a proxy that hangs (WatchdogSec of systemd)"
+        "removed with the worker processes, which it was about; delete the table. The service manager restarts a proxy "
+        "that hangs (WatchdogSec of systemd)"
     ),
 }
 """Keys of earlier versions, with the error message for each."""

@@ -271,9 +271,8 @@ class QuotaBucket(ABC):
     def state(self, now_ms: int) -> dict[str, Any]:
         """Return the state for `restore`: plain values, with ages instead of times."""
         state: dict[str, Any] = {}
-        timeline = None if self._timeline is None else self._timeline.state(now_ms)
-        if timeline is not None and timeline[2]:
-            state["timeline"] = timeline
+        if self._timeline is not None:
+            state["timeline"] = self._timeline.state(now_ms)
         wait = self._wait
         if wait is not None and wait.until_ms > now_ms:
             state["wait"] = [now_ms - wait.since_ms, wait.until_ms - now_ms, self.limit]

@@ -65,6 +65,8 @@ def test_one_quota(tmp_path: Path) -> None:
 def test_several_threads(tmp_path: Path, key: str, threads: str, expected: list[str]) -> None:
     lines = checked(tmp_path, f"{key} = {threads}\n").lines
     assert [line for line in lines if "thread" in line] == expected
+    lines = checked(tmp_path, f'{key} = {threads}\ndata_plane = "python"\n').lines
+    assert not any("thread" in line for line in lines)
 
 
 def test_problems(tmp_path: Path) -> None:
