@@ -3,7 +3,7 @@
 
 bench                  compares the paths to a broker: throughput, latency, CPU and memory
 bloom                  the Bloom filters of the producer id quota
-decisions              a quota decision, by number of entities and of workers
+decisions              a quota decision, by number of entities
 instructions           bytecode instructions, memory and system calls of a request
 instructions_stage     the connection that `instructions` measures
 paced                  the accuracy of paced enforcement

@@ -1,11 +1,10 @@
 """The accuracy and fairness of paced enforcement, of enforcement as in Kafka, and of a real broker's quotas.
 
-    .venv/bin/python -m benchmarks.paced [--seconds 60] [--connections 1,20,200] [--workers 1,2] [--quick]
+    .venv/bin/python -m benchmarks.paced [--seconds 60] [--connections 1,20,200] [--quick]
 
-Starts a real broker, the proxy with the given number of workers, and raw clients that ignore throttle times
-(`benchmarks.paced_clients`). In each run three groups of connections run concurrently, each with its own client id and
-the same limit: through the proxy with ``enforcement = "paced"`` and ``"kafka"``, and directly to the broker with its
-own client quota.
+Starts a real broker, the proxy, and raw clients that ignore throttle times (`benchmarks.paced_clients`). In each run
+three groups of connections run concurrently, each with its own client id and the same limit: through the proxy with
+``enforcement = "paced"`` and ``"kafka"``, and directly to the broker with its own client quota.
 
 *ratio*, paced: the charge from the first request to the last reply within the time, without the burst, divided by
 limit x time. The other two repeatedly let a window's bytes through at once, so their ratio is the mean over all spans
@@ -72,8 +71,7 @@ BROKER_CONFIG: Final[dict[str, str | int | bool]] = {
     "log.segment.delete.delay.ms": 1000,
 }
 HEADER: Final = (
-    f"{'what':20} {'way':8} {'workers':>7} {'connections':>11} {'limit/s':>9} {'s':>6} {'ratio':>7} {'Jain':>6}"
-    f" {'longest':>8}"
+    f"{'what':20} {'way':8} {'connections':>11} {'limit/s':>9} {'s':>6} {'ratio':>7} {'Jain':>6} {'longest':>8}"
 )
 
 
@@ -132,11 +130,10 @@ def all_runs(connections: Sequence[int]) -> list[Run]:
     return runs
 
 
-def config(runs: Sequence[Run], workers: int) -> str:
+def config(runs: Sequence[Run]) -> str:
     """Return the proxy's configuration."""
     return "".join(
         (
-            f"workers = {workers}\n",
             '[plugins]\nload = ["benchmarks.paced_request_time:PLUGIN"]\n',
             *(_table(run.client_id(way), run.key, LIMIT, way) for run in runs for way in ("paced", "kafka")),
             _table(TIME_CLIENT_ID, "request_percentage", PERCENT, "paced"),
@@ -183,10 +180,9 @@ def paced_ratio(acks: Acks, limit: float, duration_s: float) -> tuple[float, flo
 class Bench:
     """The broker, the proxy, and a topic for each kind of request."""
 
-    def __init__(self, cluster: KafkaCluster, proxy: ProxyProcess, workers: int, timing: Timing) -> None:
+    def __init__(self, cluster: KafkaCluster, proxy: ProxyProcess, timing: Timing) -> None:
         self._cluster = cluster
         self._proxy = proxy
-        self._workers = workers
         self._timing = timing
         self._read_topic = f"read-{uuid.uuid4().hex[:8]}"
         self._ports = {"paced": proxy.broker_port(0), "kafka": proxy.broker_port(0), "broker": cluster.brokers[0].port}
@@ -247,9 +243,8 @@ class Bench:
     ) -> None:
         """Print a line of the table."""
         shares = group.acks.shares(group.connections, 0 if way == "paced" else WINDOW_S, until_s)
-        workers = "" if way == "broker" else self._workers
         print_line(
-            f"{what:20} {way:8} {workers:>7} {group.connections:11} {limit:9.7g} {seconds:6.1f} {ratio:7.4f}"
+            f"{what:20} {way:8} {group.connections:11} {limit:9.7g} {seconds:6.1f} {ratio:7.4f}"
             f" {jain(shares):6.3f} {group.acks.longest_s:6.2f} s"
         )
 
@@ -268,29 +263,25 @@ def print_line(line: str) -> None:
 @click.option(
     "--connections", default="1,20,200", show_default=True, help="Numbers of producer connections, one run for each."
 )
-@click.option(
-    "--workers", default="1", show_default=True, help="Numbers of workers of the proxy; all runs are repeated for each."
-)
 @click.option("--quick", is_flag=True, help="Ten seconds for each run; too short for Kafka's window of eleven.")
 @click.option("--only", default="", help="Only runs whose name contains this text.")
-def main(seconds: float, connections: str, workers: str, quick: bool, only: str) -> None:
+def main(seconds: float, connections: str, quick: bool, only: str) -> None:
     """Measure the accuracy of paced quotas, of quotas as in Kafka, and of a real broker's quotas."""
     timing = Timing(paced_s=seconds, settle_s=WINDOW_S + 1, cycle_s=2 * WINDOW_S)
     if quick:
         timing = Timing(paced_s=10, settle_s=1, cycle_s=1)
     runs = [run for run in all_runs([int(each) for each in connections.split(",")]) if only in run.what.lower()]
     print_line(HEADER)
-    for count in [int(each) for each in workers.split(",")]:
-        measure(runs, count, timing, time_and_mutations=only in "time and mutations")
+    measure(runs, timing, time_and_mutations=only in "time and mutations")
 
 
-def measure(runs: Sequence[Run], workers: int, timing: Timing, *, time_and_mutations: bool) -> None:
-    """Measure all runs with a number of workers, on a new broker. Raises ClickException if the proxy logged errors."""
+def measure(runs: Sequence[Run], timing: Timing, *, time_and_mutations: bool) -> None:
+    """Measure all runs on a new broker. Raises ClickException if the proxy logged errors."""
     with (
         KafkaCluster(config=BROKER_CONFIG) as cluster,
-        ProxyProcess(cluster.bootstrap_servers, config=config(runs, workers)) as proxy,
+        ProxyProcess(cluster.bootstrap_servers, config=config(runs)) as proxy,
     ):
-        bench = Bench(cluster, proxy, workers, timing)
+        bench = Bench(cluster, proxy, timing)
         bench.prepare(runs)
         for run in runs:
             bench.three_ways(run)

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from headrace.config.problems import ConfigError
+from headrace.config.schema import DataPlane
 from headrace.config.values import AUTO
 
 if TYPE_CHECKING:
@@ -46,7 +47,13 @@ def check(read: Callable[[], Config]) -> CheckReport:
 def summary(config: Config) -> list[str]:
     """Return a human-readable summary of a configuration, in lines that begin with ``ok:``."""
     listeners = [line for each in config.all_listeners() for line in _listener(each)]
-    lines = (*listeners, *_workers(config.workers), _upstream(config.upstream), _admin(config.admin), _quotas(config))
+    lines = (
+        *listeners,
+        *_threads(config),
+        _upstream(config.upstream),
+        _admin(config.admin),
+        _quotas(config),
+    )
     return [f"ok: {line}" for line in lines]
 
 
@@ -56,10 +63,11 @@ def _admin(admin: Admin) -> str:
     return f"admin server at {admin.listen}{'' if admin.tls.certificate_file is None else ' with TLS'}"
 
 
-def _workers(workers: int) -> tuple[str, ...]:
-    if workers == 1:
+def _threads(config: Config) -> tuple[str, ...]:
+    threads = config.data_plane_threads
+    if threads == 1 or config.data_plane is DataPlane.PYTHON:
         return ()
-    return ("a worker for each core",) if workers == AUTO else (f"{workers} workers",)
+    return ("a native thread for each core",) if threads == AUTO else (f"{threads} native threads",)
 
 
 def _listener(tables: ListenerTables) -> Iterator[str]:

@@ -198,10 +198,13 @@ def _checked(
 
 def _validated(document: Document) -> tuple[Config | None, list[Fault]]:
     try:
-        return Config.model_validate(document), []
+        config = Config.model_validate(document)
     except ValidationError as error:
         faults = faults_of(error, Config)
-    return None, [replace(each, rule=REMOVED.get(each.path, each.rule)) for each in faults]
+        return None, [replace(each, rule=REMOVED.get(each.path, each.rule)) for each in faults]
+    if config.workers is not None and "data_plane_threads" not in document:
+        config = config.model_copy(update={"data_plane_threads": config.workers})
+    return config, []
 
 
 def _remove(document: Document, path: Path) -> None:

@@ -10,11 +10,17 @@ from collections.abc import Callable, Iterable, Iterator
 from operator import attrgetter
 from typing import TYPE_CHECKING, Final, TypeAlias
 
-from headrace.config.schema import DataPlane
 from headrace.config.tables.admin import UnixPath, is_local
 from headrace.config.tables.client_quotas import StoreKind
 from headrace.config.tables.tls import ClientCertificates
-from headrace.config.values import AUTO, PORT_MAX, is_loopback_host, is_wildcard_host, reachable_host
+from headrace.config.values import (
+    AUTO,
+    PORT_MAX,
+    is_loopback_host,
+    is_wildcard_host,
+    reachable_host,
+    shown_threads,
+)
 from headrace.quota_callbacks.options import Fault
 from headrace.quota_callbacks.value_texts import dotted
 
@@ -202,15 +208,11 @@ def file_of_quotas_is_used(store: StoreKind, file: str | None) -> Iterator[Fault
         yield Fault(path=("client_quotas", "file"), found=file, rule=rule)
 
 
-def native_data_plane_has_one_process(data_plane: DataPlane, workers: int) -> Iterator[Fault]:
-    """Check that there are no worker processes beside the threads of the native data plane."""
-    if data_plane is DataPlane.NATIVE and workers != 1:
-        found = '"auto"' if workers == AUTO else workers
-        rule = (
-            f"its threads charge buckets of their own process, and workers ({found}) share theirs; expected workers = 1"
-            ' with as many data_plane_threads, or "python"'
-        )
-        yield Fault(path=("data_plane",), found=str(data_plane), rule=rule)
+def workers_are_threads(workers: int | None, threads: int) -> Iterator[Fault]:
+    """Check that ``workers``, the deprecated name of ``data_plane_threads``, has no value of its own."""
+    if workers is not None and workers != threads:
+        rule = f"deprecated, and data_plane_threads = {shown_threads(threads)} is set; remove workers"
+        yield Fault(path=("workers",), found="auto" if workers == AUTO else workers, rule=rule)
 
 
 def _ports(listen: Listen) -> Iterator[int]:
@@ -243,7 +245,7 @@ RULES: Final[tuple[Rule, ...]] = (
     ),
     (("admin.listen", "admin.tls.certificate_file"), admin_tls_has_port),
     (("client_quotas.store", "client_quotas.file"), file_of_quotas_is_used),
-    (("data_plane", "workers"), native_data_plane_has_one_process),
+    (("workers", "data_plane_threads"), workers_are_threads),
 )
 """The rules between keys that occur once, each with the keys whose values it is called with."""
 

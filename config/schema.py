@@ -21,7 +21,7 @@ from headrace.config.tables.limits import Limits
 from headrace.config.tables.listeners import FURTHER_LISTENERS, FurtherListener, Listen, ListenerTables, Upstream
 from headrace.config.tables.plugins import Plugins
 from headrace.config.tables.windows import BrokerQuota, Controller, Producer
-from headrace.config.values import duration, size, worker_count
+from headrace.config.values import duration, size, thread_count
 from headrace.quota_callbacks.buckets.sampled_rate import Window
 from headrace.quota_callbacks.entities import QuotaEntity, QuotaKey
 from headrace.quota_callbacks.options import TRUE_OR_FALSE, Fault, choice, list_of, text, whole
@@ -51,19 +51,6 @@ class DataPlane(StrEnum):
     AUTO = "auto"
     NATIVE = "native"
     PYTHON = "python"
-
-
-class Watchdog(Section):
-    """Replacing a worker that hangs."""
-
-    timeout_s: Annotated[
-        float,
-        duration("1s", "1d"),
-        Key(
-            "Time within which a worker must answer the supervisor; one that does not is killed and replaced, and its "
-            "connections end. With one worker the service manager does this (WatchdogSec of systemd)."
-        ),
-    ] = 30.0
 
 
 class Shutdown(Section):
@@ -133,6 +120,10 @@ REMOVED: Final[Mapping[Path, str]] = {
         "cache.cleanup.scheduler.interval.ms was removed, since nothing reads it: expired filters of producer ids are "
         "dropped at the next look-up, without a scheduler; delete the line"
     ),
+    ("watchdog",): (
+        "removed with the worker processes, which it was about; delete the table. The service manager restarts a proxy "
+        "that hangs (WatchdogSec of systemd)"
+    ),
 }
 """Keys of earlier versions, with the error message for each."""
 
@@ -148,8 +139,7 @@ class UncheckedQuotas:
     with_other_names: QuotaTables
     """The tables with names that are not built in."""
     locate: Callable[[Fault], Problem]
-    """Returns a fault with its position. The first call parses the file's text again: seconds for a large file. Can be
-    pickled."""
+    """Returns a fault with its position. The first call parses the file's text again: seconds for a large file."""
 
 
 class Config(Section):
@@ -165,32 +155,29 @@ class Config(Section):
             restart=True,
         ),
     ] = {}
-    workers: Annotated[
-        int,
-        worker_count(),
-        Key(
-            'Number of processes that serve clients, on the same ports; "auto" is one per core.',
-            restart=True,
-            flag="--workers",
-        ),
-    ] = 1
-    """The number of worker processes; `headrace.config.values.AUTO` stands for one per core."""
+    workers: Annotated[int | None, thread_count(), Key("Deprecated: sets data_plane_threads.", flag="--workers")] = None
     data_plane: Annotated[
         DataPlane,
         choice(DataPlane),
         Key(
             "What relays connections while nothing has to be decided: native, threads without the interpreter's lock; "
-            "python, the event loop; or auto, native if the extension module is installed and there is one worker.",
+            "python, the event loop; or auto, native if the extension module is installed.",
             restart=True,
             flag="--data-plane",
         ),
     ] = DataPlane.AUTO
     data_plane_threads: Annotated[
-        int, whole(1, 64), Key("Number of threads of the native data plane.", restart=True)
+        int,
+        thread_count(),
+        Key(
+            'Number of threads of the native data plane; "auto" is one per core.',
+            restart=True,
+            flag="--data-plane-threads",
+        ),
     ] = 1
+    """That of ``workers``, if only that is set; `headrace.config.values.AUTO` stands for one per core."""
     limits: Limits = Field(default_factory=Limits)
     shutdown: Shutdown = Field(default_factory=Shutdown)
-    watchdog: Watchdog = Field(default_factory=Watchdog)
     admin: Admin = Field(default_factory=Admin)
     log: Log = Field(default_factory=Log)
     enforcement: Enforcement = Field(default_factory=Enforcement)

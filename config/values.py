@@ -227,33 +227,38 @@ def format_size(size_bytes: int) -> str:
 # --- annotations for keys ---------------------------------------------------------------------------------------------
 
 AUTO: Final = 0
-"""The number of workers that stands for one per core that the process may use (`count_workers`)."""
+"""The number of threads that stands for one per core that the process may use (`count_threads`)."""
 
-MOST_WORKERS: Final = 64
-"""Maximum number of workers. Every worker reads the state of all others, so more than one per core cost time."""
+MOST_THREADS: Final = 64
+"""Maximum number of threads of the native data plane; more than one per core have no benefit."""
 
 
-def count_workers(configured: int) -> int:
-    """Return the number of processes that serve clients."""
+def count_threads(configured: int) -> int:
+    """Return the number of threads of the native data plane."""
     if configured != AUTO:
         return configured
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def worker_count() -> Parsed:
-    """Return the annotation for a number of processes, or ``"auto"``."""
+def shown_threads(configured: int) -> str:
+    """Return a number of threads as it is written in the file."""
+    return '"auto"' if configured == AUTO else str(configured)
+
+
+def thread_count() -> Parsed:
+    """Return the annotation for a number of threads, or ``"auto"``."""
 
     def parse(raw: object) -> int:
         if raw == "auto":
             return AUTO
-        if not isinstance(raw, int) or isinstance(raw, bool) or not 1 <= raw <= MOST_WORKERS:
+        if not isinstance(raw, int) or isinstance(raw, bool) or not 1 <= raw <= MOST_THREADS:
             raise ValueError
         return raw
 
     return Parsed(
-        f'a whole number from 1 to {MOST_WORKERS}, or "auto" for one for each core',
+        f'a whole number from 1 to {MOST_THREADS}, or "auto" for one for each core',
         parse,
-        {"anyOf": [{"type": "integer", "minimum": 1, "maximum": MOST_WORKERS}, {"const": "auto"}]},
+        {"anyOf": [{"type": "integer", "minimum": 1, "maximum": MOST_THREADS}, {"const": "auto"}]},
         lambda value: "auto" if value == AUTO else value,
     )
 

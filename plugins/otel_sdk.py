@@ -9,23 +9,16 @@ import logging
 from collections import deque
 from importlib.metadata import PackageNotFoundError, version
 
-from opentelemetry.sdk.resources import SERVICE_INSTANCE_ID, SERVICE_NAME, SERVICE_VERSION, Resource
+from opentelemetry.sdk.resources import SERVICE_NAME, SERVICE_VERSION, Resource
 
 
-def own_resource(worker: int | None = None) -> Resource:
-    """Return the resource from OTEL_SERVICE_NAME and OTEL_RESOURCE_ATTRIBUTES, with ``headrace`` as the default name.
-
-    Each worker is an instance of its own: its number is appended to ``service.instance.id``, which the SDK generates if
-    it is not set.
-    """
+def own_resource() -> Resource:
+    """Return the resource from OTEL_SERVICE_NAME and OTEL_RESOURCE_ATTRIBUTES; the default name is ``headrace``."""
     resource = Resource.create()
     if str(resource.attributes.get(SERVICE_NAME, "")).startswith("unknown_service"):
         resource = resource.merge(Resource({SERVICE_NAME: "headrace"}))
     if SERVICE_VERSION not in resource.attributes:
         resource = resource.merge(Resource({SERVICE_VERSION: own_version()}))
-    if worker is not None:
-        instance = resource.attributes.get(SERVICE_INSTANCE_ID, "headrace")
-        resource = resource.merge(Resource({SERVICE_INSTANCE_ID: f"{instance}-worker-{worker}"}))
     return resource
 
 

@@ -5,7 +5,6 @@ A package or module imports only from those that are listed below it.
     cli             the command line interface, ``headrace``
     replay          evaluating quotas against recorded traffic
     quota_tools     ``headrace quotas`` and ``headrace client-quotas``: quotas of the proxy or of a broker
-    workers         several server processes that act as one proxy
     server          starting, serving, reloading, draining and stopping
     admin           the HTTP server for operators, and its client
     connection      one client's connection: relays, whole requests, replies, authentication

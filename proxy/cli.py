@@ -24,12 +24,12 @@ from headrace.config.loading import load
 from headrace.config.overrides import FLAGS
 from headrace.config.problems import ConfigError
 from headrace.config.schema import DataPlane
-from headrace.config.values import count_workers
+from headrace.config.values import count_threads
 from headrace.proxy.admin.command_options import reaches_admin
 from headrace.proxy.errors import PluginConfigurationError, StartupError
 from headrace.proxy.hooks.loading import installed_plugins
 from headrace.proxy.logs import configure_logs
-from headrace.proxy.output_queue import queued_output, replace_output
+from headrace.proxy.output_queue import queued_output
 from headrace.proxy.server.preflight import loaded_rules, plugin_faults, problems_of, warnings_of
 from headrace.proxy.server.service_manager import READY, ServiceManager
 
@@ -42,7 +42,6 @@ if TYPE_CHECKING:
     from headrace.config.tables.tls import ServerTls
     from headrace.proxy.admin.client import AdminClient
     from headrace.proxy.server.server import Server
-    from headrace.proxy.workers.supervisor import Supervisor
     from headrace.quota_callbacks.options import Fault
 
 CONFIG_FILE = click.Path(dir_okay=False, path_type=Path)
@@ -143,19 +142,10 @@ def run(path: Path | None, **options: Any) -> None:
 
 def _run(config: Config, load_again: Callable[[], Config] | None) -> None:
     manager = ServiceManager()
-    replace_output(max_lines=config.log.max_queued_lines, max_bytes=config.log.max_queued_bytes)
-    if count_workers(config.workers) > 1:
-        from headrace.proxy.workers.start import run_workers
+    with queued_output(max_lines=config.log.max_queued_lines, max_bytes=config.log.max_queued_bytes):
+        from headrace.proxy.server.running import run_loop
+        from headrace.proxy.server.server import Server
 
-        def on_ready(supervisor: Supervisor) -> None:
-            _print_ready(config, supervisor.admin_address, supervisor.reached)
-
-        run_workers(config, load_again, on_ready, manager)
-        return
-    from headrace.proxy.server.running import run_loop
-    from headrace.proxy.server.server import Server
-
-    with queued_output():
         run_loop(partial(_serve, Server(config, load=load_again), manager))
 
 
@@ -187,12 +177,10 @@ def _shown_listener(tables: ListenerTables) -> str:
 
 
 def _print_ready(config: Config, admin_address: AdminAddress | None, reached: bool | None) -> None:
-    workers = count_workers(config.workers)
     click.echo(
         f"headrace ready: {'; '.join(map(_shown_listener, config.all_listeners()))},"
         f" upstream {', '.join(map(str, config.upstream.bootstrap_servers))}"
         + ("" if reached else " (the cluster has not been reached yet)")
-        + (f", {workers} workers" if workers > 1 else "")
         + _shown_data_plane(config)
         + _shown_tls_library(config)
         + ("" if admin_address is None else f", admin {admin_address}{_with_tls(config.admin.tls)}")
@@ -203,9 +191,9 @@ def _print_ready(config: Config, admin_address: AdminAddress | None, reached: bo
 def _shown_data_plane(config: Config) -> str:
     from headrace.proxy.data_plane.native import is_native
 
-    if not is_native(config.data_plane, config.workers):
-        return ", no native data plane" if config.data_plane is DataPlane.AUTO and config.workers == 1 else ""
-    threads = config.data_plane_threads
+    if not is_native(config.data_plane):
+        return ", no native data plane" if config.data_plane is DataPlane.AUTO else ""
+    threads = count_threads(config.data_plane_threads)
     return f", native data plane, {threads} thread{'' if threads == 1 else 's'}"
 
 

@@ -10,7 +10,7 @@ from collections import defaultdict
 
 
 class Counters:
-    """The counters of one process."""
+    """The counters of the proxy."""
 
     __slots__ = (
         "accept_delayed_s",
@@ -88,7 +88,7 @@ class Counters:
 
 
 class AdminCounters:
-    """The counters of the admin server, which runs once for all workers."""
+    """The counters of the admin server."""
 
     __slots__ = ("certificate_expires_s", "connections", "refused")
 

@@ -1,7 +1,7 @@
 """Configuration of logging: one line per event on standard error, as text or as JSON.
 
-Called by the command line, by each worker at its start, and on reload. In `headrace.proxy.output_queue.queued_output`,
-logging never waits, and lines for which the queue has no room are not even formatted.
+Called by the command line, and on reload. In `headrace.proxy.output_queue.queued_output`, logging never waits, and
+lines for which the queue has no room are not even formatted.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ _LEVELS: Final = {
 }
 
 
-def configure_logs(settings: Log, *, worker: int | None = None) -> None:
-    """Set the level and the format of all loggers; with ``worker``, add its number to every line."""
+def configure_logs(settings: Log) -> None:
+    """Set the level and the format of all loggers."""
     render: Sequence[Any] = (
         [structlog.processors.format_exc_info, structlog.processors.JSONRenderer(sort_keys=False)]
         if settings.format.value == "json"
@@ -41,7 +41,6 @@ def configure_logs(settings: Log, *, worker: int | None = None) -> None:
             _drop_if_full,
             structlog.processors.add_log_level,
             structlog.processors.TimeStamper(fmt="iso", utc=True),
-            *(() if worker is None else (_add_worker(worker),)),
             *render,
         ],
         logger_factory=_StandardError,
@@ -74,14 +73,6 @@ def _drop_if_full(_logger: object, _method: str, event: structlog.typing.EventDi
         queue.drop()
         raise structlog.DropEvent
     return event
-
-
-def _add_worker(worker: int) -> Any:
-    def name(_logger: object, _method: str, event: structlog.typing.EventDict) -> structlog.typing.EventDict:
-        event.setdefault("worker", worker)
-        return event
-
-    return name
 
 
 def _text_renderer() -> structlog.dev.ConsoleRenderer:

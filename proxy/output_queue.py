@@ -1,9 +1,8 @@
 """Standard output and standard error that never block: a bounded queue for each, which a thread of its own writes.
 
-A write to a full pipe lasts until its reader continues. `replace_output` replaces ``sys.stdout`` and
-``sys.stderr``, so this also holds for warnings, for the loggers of libraries, and for what plugins print. The command
-line calls it. Each process of the proxy then runs in `queued_output`, which starts the threads: a process that is
-forked later would have the queue, but not the thread.
+A write to a full pipe lasts until its reader continues. `queued_output`, in which the command line runs the proxy,
+replaces ``sys.stdout`` and ``sys.stderr``, so this also holds for warnings, for the loggers of libraries, and for what
+plugins print.
 """
 
 from __future__ import annotations
@@ -27,8 +26,8 @@ if TYPE_CHECKING:
 log = structlog.get_logger("headrace.log")
 
 WRITE_BYTES: Final = select.PIPE_BUF
-"""Bytes to write in one system call, at most, unless a single line is longer. Workers write to the same pipe, and up to
-this size the kernel does not mix what they write."""
+"""Bytes to write in one system call, at most, unless a single line is longer. Both streams may be the same pipe, and up
+to this size the kernel does not mix what their threads write."""
 END_TIMEOUT_S: Final = 2.0
 """Seconds that a process may take at its end to write what is queued."""
 _STREAMS: Final = ("stdout", "stderr")
@@ -177,11 +176,7 @@ def _lines(data: bytes) -> int:
     return max(1, data.count(b"\n"))
 
 
-def replace_output(*, max_lines: int, max_bytes: int) -> None:
-    """Replace ``sys.stdout`` and ``sys.stderr`` by streams that write directly, and that `queued_output` can queue.
-
-    Call it before other code is imported that may keep one of them, such as a plugin with a handler of `logging`.
-    """
+def _replace_output(max_lines: int, max_bytes: int) -> None:
     for name in _STREAMS:
         stream = getattr(sys, name)
         try:
@@ -195,12 +190,15 @@ def replace_output(*, max_lines: int, max_bytes: int) -> None:
 
 
 @contextmanager
-def queued_output() -> Iterator[None]:
-    """Queue what is written to the streams of `replace_output` within the block. At its end, write what is queued.
+def queued_output(*, max_lines: int, max_bytes: int) -> Iterator[None]:
+    """Replace ``sys.stdout`` and ``sys.stderr``, and queue what is written to them within the block. At its end, write
+    what is queued.
 
-    What that does not write within `END_TIMEOUT_S` stays queued, and so does what follows: the end of the process
+    Enter it before other code is imported that may keep one of them, such as a plugin with a handler of `logging`.
+    What is not written within `END_TIMEOUT_S` at the end stays queued, and so does what follows: the end of the process
     waits for no reader either. On a fatal signal, the stacks of all threads are written to standard error directly.
     """
+    _replace_output(max_lines, max_bytes)
     queues = _queues()
     for output in queues:
         output.start()
@@ -220,7 +218,7 @@ def _queues() -> list[OutputQueue]:
 
 
 def error_queue() -> OutputQueue | None:
-    """Return the queue of standard error, ``None`` before `replace_output`."""
+    """Return the queue of standard error, ``None`` before `queued_output`."""
     found = getattr(sys.stderr, "buffer", None)
     return found if isinstance(found, OutputQueue) else None
 

@@ -26,7 +26,7 @@ class RepeatedLines:
     __slots__ = ("_kinds", "_written")
 
     lines_per_minute: ClassVar[int] = 100
-    """The most lines a minute of one kind in one process: ``log.lines_per_minute``."""
+    """The most lines a minute of one kind: ``log.lines_per_minute``."""
 
     def __init__(self) -> None:
         self._written: dict[int, _Cause] = {}

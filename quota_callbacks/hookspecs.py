@@ -28,7 +28,6 @@ have no counterpart in Kafka.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Final
 
 import pluggy
@@ -91,8 +90,6 @@ class PluginContext:
     muted: Callable[[], Mapping[str, int]] = dict
     """Returns the number of currently muted or held connections by quota key (`Reason.quota`). Call it on the event
     loop thread only."""
-    worker: int | None = None
-    """The number of this worker process, from 0; ``None`` with a single process. Each worker has its own plugins."""
     topics: TopicNames = field(default_factory=TopicNames)
     """The names of topics by their ids; call ``topics.follow()`` in `configure` to have them learned."""
     dry: bool = False
@@ -100,17 +97,6 @@ class PluginContext:
     run_on_loop: Callable[[Callable[[], Awaitable[None]]], None] = _no_loop
     """Runs an async function on the event loop and waits until it returns. Call it from the plugin's own threads only.
     Raises `RuntimeError` before the event loop has started and after it has stopped."""
-
-
-class AcrossWorkers(StrEnum):
-    """How the values that several workers report for one series are combined."""
-
-    SUM = "sum"
-    """For values that each worker counts separately."""
-    MAX = "max"
-    """For values that are the same in all workers but may be out of date in some, and for the worst of several."""
-    MIN = "min"
-    """Like `MAX`, for values of which a lower one is worse."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -123,8 +109,6 @@ class Metric:
     total: bool = False
     """Whether it is a counter. The suffix ``_total`` is added to its name."""
     labels: Mapping[str, str] = field(default_factory=dict)
-    across_workers: AcrossWorkers = AcrossWorkers.SUM
-    """Must be the same for all series with this name."""
 
 
 # --- life cycle -------------------------------------------------------------------------------------------------------
@@ -155,8 +139,7 @@ def changed_options(options: Mapping[str, Any]) -> Callable[[], None] | None:
     effect itself, since other parts of the new configuration may be invalid. Raise `ValueError` as in `configure`; the
     reload then changes nothing. The function that was returned is called on the event loop if the whole
     configuration is valid. It must not block or raise; if it raises, the old options count as those in force, and the
-    next reload calls this hook again. With several workers, a further instance that only checks
-    (``PluginContext.dry``) is called first. The options of a plugin without this hook are read at start only.
+    next reload calls this hook again. The options of a plugin without this hook are read at start only.
     """
 
 

@@ -23,7 +23,7 @@ SWITCH = "HEADRACE_TESTBED_PRELOADED"
 COMMAND = "headrace.proxy.cli"
 SCRIPT = Path(sys.executable).with_name("headrace")
 """The command as it is installed."""
-MODULES = ("headrace.proxy.server.running", "headrace.proxy.server.server", "headrace.proxy.workers.start")
+MODULES = ("headrace.proxy.server.running", "headrace.proxy.server.server")
 """What ``headrace run`` imports when it begins."""
 
 

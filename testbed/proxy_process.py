@@ -120,12 +120,6 @@ class ProxyProcess:
         return self._program.pid
 
     @property
-    def worker_pids(self) -> list[int]:
-        """The process ids of the workers, if there are several: the children of its child, the fork server."""
-        forkers = psutil.Process(self.pid).children()
-        return [worker.pid for forker in forkers for worker in forker.children()]
-
-    @property
     def resident_bytes(self) -> int:
         """The current resident memory in bytes."""
         rss: int = psutil.Process(self.pid).memory_info().rss

@@ -66,7 +66,7 @@ def pin_process(pid: int, core: int) -> None:
 
 
 class ProcessMeter:
-    """CPU time and memory of a process and its descendants, such as the workers of a proxy."""
+    """CPU time and memory of a process and its descendants, such as those that a proxy has started."""
 
     __slots__ = ("_process",)
 

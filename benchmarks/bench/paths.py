@@ -27,7 +27,6 @@ if TYPE_CHECKING:
 
 DIRECT, HAPROXY, HAPROXY_SPLICE, KROXYLICIOUS = "direct", "haproxy", "haproxy-splice", "kroxylicious"
 HEADRACE, HEADRACE_QUOTAS, HEADRACE_TRACING = "headrace", "headrace-quotas", "headrace-tracing"
-HEADRACE_2_WORKERS = "headrace-2-workers"
 HEADRACE_AUTHORIZATION = "headrace-authorization"
 HEADRACE_NATIVE, HEADRACE_NATIVE_2_THREADS = "headrace-native", "headrace-native-2-threads"
 HEADRACE_NATIVE_OBSERVED = "headrace-native-observed"
@@ -94,9 +93,8 @@ resource_type = "cluster"
 """
 """Rules that allow everything, so that each request is read and nothing is denied."""
 AUTHORIZATION_WORKLOADS: Final = frozenset({"produce", "fetch", "small"})
-TWO_WORKERS: Final = "workers = 2\n"
-TWO_WORKERS_WORKLOADS: Final = frozenset({"produce", "fetch", "small", "busy"})
-"""The workloads in the comparison with one worker, or thread; the others would add time, but no information."""
+TWO_THREADS_WORKLOADS: Final = frozenset({"produce", "fetch", "small", "busy"})
+"""The workloads in the comparison with one thread; the others would add time, but no information."""
 NATIVE: Final = 'data_plane = "native"\n'
 PYTHON: Final = 'data_plane = "python"\n'
 NATIVE_THREADS: Final = "headrace-data-"
@@ -123,8 +121,8 @@ class Front:
     node: tuple[str, int]
     meter: ProcessMeter | None
     """None for the direct path."""
-    workers: Sequence[ProcessMeter | ThreadMeter] = ()
-    """The single workers, or threads of the native data plane, if there are several; `meter` includes them."""
+    threads: Sequence[ThreadMeter] = ()
+    """The threads of the native data plane, if there are several; `meter` includes them."""
     workloads: frozenset[str] | None = None
     """The names of the supported workloads; None for all."""
     tls: ClientTls | None = None
@@ -231,7 +229,7 @@ class Headrace:
     relay_address: tuple[str, int] | None = None
 
     def start(self, broker: BenchBroker, stack: contextlib.ExitStack) -> Front:
-        """Start a process, or a supervisor and its workers, on the proxy's core."""
+        """Start a process on the proxy's core."""
         environment = {**MANY_FROM_ONE_HOST, **self.environment}
         if self.otlp_endpoint is not None:
             environment["OTEL_EXPORTER_OTLP_ENDPOINT"] = self.otlp_endpoint(stack)
@@ -250,9 +248,8 @@ class Headrace:
         )
         client = self.tls.client if self.tls is not None and TlsSides.CLIENTS in self.sides else None
         front = serving(self.name, ("127.0.0.1", proxy.port), ProcessMeter(proxy.pid), broker, client)
-        workers = [ProcessMeter(pid) for pid in proxy.worker_pids]
         threads = thread_meters(proxy.pid, NATIVE_THREADS)
-        return replace(front, workers=threads if len(threads) > 1 else workers, workloads=self.workloads)
+        return replace(front, threads=threads if len(threads) > 1 else (), workloads=self.workloads)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -301,13 +298,11 @@ def headrace_path(
         if name == HEADRACE_NATIVE_TLS:
             return replace(with_tls, config=NATIVE + tls_config)
         return with_tls
-    if name == HEADRACE_2_WORKERS:
-        return replace(quotas, config=TWO_WORKERS + PYTHON + QUOTAS, workloads=TWO_WORKERS_WORKLOADS)
     if name == HEADRACE_NATIVE:
         return replace(quotas, config=NATIVE + QUOTAS)
     if name == HEADRACE_NATIVE_2_THREADS:
         config = NATIVE + "data_plane_threads = 2\n" + QUOTAS
-        return replace(quotas, config=config, workloads=TWO_WORKERS_WORKLOADS)
+        return replace(quotas, config=config, workloads=TWO_THREADS_WORKLOADS)
     if name == HEADRACE_NATIVE_OBSERVED:
         return replace(quotas, config=NATIVE + QUOTAS + TRACING, otlp_endpoint=otlp_endpoint, records_usage=True)
     if name == HEADRACE_AUTHORIZATION:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from benchmarks.bench.errors import PathUnavailableError
-from benchmarks.bench.figures import CPU_S, P99_MS, RATE, WORKER_SHARE, Sample
+from benchmarks.bench.figures import CPU_S, P99_MS, RATE, THREAD_SHARE, Sample
 from benchmarks.bench.tls import TlsSides
 from benchmarks.bench.workloads import BUSY, FETCH, LATENCY, PRODUCE, SMALL, Scene, prepare
 
@@ -134,8 +134,8 @@ def in_words(work: Workload, path: str, values: dict[str, float]) -> str:
         parts.append(f"p50 {values['p50_ms']:.2f}, p99 {values['p99_ms']:.2f}, p99.9 {values['p999_ms']:.2f} ms")
     if CPU_S in values:
         parts.append(f"{values[CPU_S]:6.2f} CPU s")
-    if WORKER_SHARE in values:
-        parts.append(f"{values[WORKER_SHARE]:.2f} of it by the less busy worker")
+    if THREAD_SHARE in values:
+        parts.append(f"{values[THREAD_SHARE]:.2f} of it by the less busy thread")
     if "connection_bytes" in values:
         parts.append(f"{values['connection_bytes'] / 1024:.1f} KiB each of {values['connections']:.0f}")
     return "  ".join(parts)

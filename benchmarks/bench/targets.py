@@ -15,7 +15,7 @@ from benchmarks.bench.figures import (
     P99_MS,
     RATE,
     RESIDENT_BYTES,
-    WORKER_SHARE,
+    THREAD_SHARE,
     Results,
     Spread,
 )
@@ -24,7 +24,6 @@ from benchmarks.bench.paths import (
     HAPROXY,
     HAPROXY_TLS,
     HEADRACE,
-    HEADRACE_2_WORKERS,
     HEADRACE_AUTHORIZATION,
     HEADRACE_NATIVE,
     HEADRACE_NATIVE_2_THREADS,
@@ -47,7 +46,6 @@ OURS: Final = frozenset(
     {
         DIRECT,
         HEADRACE,
-        HEADRACE_2_WORKERS,
         HEADRACE_AUTHORIZATION,
         HEADRACE_QUOTAS,
         HEADRACE_TRACING,
@@ -61,10 +59,6 @@ TLS_LIMITS: Final = {
     SMALL: ("TLS: CPU, one record a request", 2.5),
 }
 """Maximum CPU time with TLS on both sides, as a multiple of HAProxy's with the same cipher."""
-WORKERS_MORE: Final = 1.1
-LEAST_WORKER_SHARE: Final = 0.4
-"""Minimum CPU share of the less busy of two workers. With 1,000 connections that are distributed by a hash, one worker
-has fewer than 450 in one of a thousand runs."""
 CPU_OF: Final = {
     PRODUCE: "CPU, 64 KiB batches in",
     FETCH: "CPU, large batches out",
@@ -110,7 +104,7 @@ class Outcome:
 
 def evaluate(results: Results) -> list[Outcome]:
     """Return an outcome for each target and each path that it applies to."""
-    return _of_one_path(results, PURE) + _of_two_workers(results) + _with_tls(results) + _natively(results)
+    return _of_one_path(results, PURE) + _with_tls(results) + _natively(results)
 
 
 def _of_one_path(results: Results, path: str) -> list[Outcome]:
@@ -131,14 +125,6 @@ def _of_one_path(results: Results, path: str) -> list[Outcome]:
         _below_every_peer(results, path, "added latency, p99", P99_MS),
         _resident(results, path),
     ]
-
-
-def _of_two_workers(results: Results) -> list[Outcome]:
-    compared = [
-        _most_cpu(results, HEADRACE_2_WORKERS, f"2 workers: {what}", work, PURE, WORKERS_MORE)
-        for work, what in CPU_OF.items()
-    ]
-    return [*compared, _share(results, HEADRACE_2_WORKERS, "2 workers", LEAST_WORKER_SHARE)]
 
 
 def _natively(results: Results) -> list[Outcome]:
@@ -182,7 +168,14 @@ def _natively(results: Results) -> list[Outcome]:
             _most_cpu(results, HEADRACE_NATIVE_2_THREADS, f"native, 2 threads: {what}", work, path, THREADS_MORE)
             for work, what in CPU_OF.items()
         ),
-        _share(results, HEADRACE_NATIVE_2_THREADS, "native, 2 threads", LEAST_THREAD_SHARE),
+        _of(
+            HEADRACE_NATIVE_2_THREADS,
+            "native, 2 threads: CPU share of the less busy one with 1,000 busy connections",
+            f"≥ {LEAST_THREAD_SHARE:g}",
+            "",
+            least=LEAST_THREAD_SHARE,
+            measured=results.value(BUSY, HEADRACE_NATIVE_2_THREADS, THREAD_SHARE),
+        ),
         *(
             _most_cpu(
                 results,
@@ -206,11 +199,6 @@ def _natively(results: Results) -> list[Outcome]:
             for work, limit in NATIVE_TLS_LIMITS.items()
         ),
     ]
-
-
-def _share(results: Results, path: str, of: str, least: float) -> Outcome:
-    what = f"{of}: CPU share of the less busy one with 1,000 busy connections"
-    return _of(path, what, f"≥ {least:g}", "", least=least, measured=results.value(BUSY, path, WORKER_SHARE))
 
 
 def _of(

@@ -23,7 +23,7 @@ from benchmarks.bench.figures import (
     P999_MS,
     RATE,
     RESIDENT_BYTES,
-    WORKER_SHARE,
+    THREAD_SHARE,
     percentile,
 )
 from benchmarks.bench.handshakes import handshakes_per_second
@@ -180,7 +180,7 @@ def read_consumer(printed: str, records: int) -> tuple[float, float]:
 class Meter:
     """A context manager that measures the CPU time and memory of a front's processes."""
 
-    __slots__ = ("_before_s", "_front", "_workers_before_s", "values")
+    __slots__ = ("_before_s", "_front", "_threads_before_s", "values")
 
     def __init__(self, front: Front) -> None:
         self._front = front
@@ -188,17 +188,17 @@ class Meter:
 
     def __enter__(self) -> dict[str, float]:
         self._before_s = self._front.meter.cpu_s if self._front.meter else 0.0
-        self._workers_before_s = [worker.cpu_s for worker in self._front.workers]
+        self._threads_before_s = [thread.cpu_s for thread in self._front.threads]
         return self.values
 
     def __exit__(self, *_: object) -> None:
         if self._front.meter:
             self.values[CPU_S] = self._front.meter.cpu_s - self._before_s
             self.values[RESIDENT_BYTES] = self._front.meter.resident_bytes
-        if self._front.workers:
-            before = zip(self._front.workers, self._workers_before_s, strict=True)
-            each_s = [worker.cpu_s - before_s for worker, before_s in before]
-            self.values[WORKER_SHARE] = min(each_s) / sum(each_s)
+        if self._front.threads:
+            before = zip(self._front.threads, self._threads_before_s, strict=True)
+            each_s = [thread.cpu_s - before_s for thread, before_s in before]
+            self.values[THREAD_SHARE] = min(each_s) / sum(each_s)
 
 
 def produce(scene: Scene, _path: BrokerPath, front: Front) -> dict[str, float]:

@@ -60,16 +60,16 @@ class Limits(Section):
         int,
         _FRAME_SIZES,
         Key(
-            "Maximum number of bytes that all connections of a process hold together: messages that are read into "
-            "memory, and bytes that a peer does not accept. Above it the connection that holds most is closed."
+            "Maximum number of bytes that all connections hold together: messages that are read into memory, and bytes "
+            "that a peer does not accept. Above it the connection that holds most is closed."
         ),
     ] = 128 * 2**20  # 2,000 muted clients, each with a read of 64 KiB
     max_memory: Annotated[
         int,
         size("0B", "1024GiB"),
         Key(
-            "Maximum resident memory of a process that serves clients (Linux); above it new client connections wait "
-            "to be accepted; 0B is unlimited."
+            "Maximum resident memory of the proxy (Linux); above it new client connections wait to be accepted; 0B is "
+            "unlimited."
         ),
     ] = 0
     # A connection has two sockets and, while it moves large frames, a pipe in each direction: 10,000 connections stay

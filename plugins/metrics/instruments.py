@@ -45,11 +45,11 @@ _OTHER_ATTRIBUTE_SETS: Final = MOST_QUEUES + 4 * (len(QuotaKey) + MOST_QUEUES)
 class Instruments:
     """The gauges and their reader. Used by one thread at a time."""
 
-    def __init__(self, max_series: int, worker: int | None = None) -> None:
+    def __init__(self, max_series: int) -> None:
         self.pause = True
         """Whether to pause regularly, so that the event loop gets the interpreter lock."""
         self._max_series = max_series
-        self._resource = own_resource(worker)
+        self._resource = own_resource()
         self._snapshot: Snapshot | None = None
         self._made_at = 0
         self._reader = self._make()

@@ -13,7 +13,6 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Final
 
 from headrace.quota_callbacks.entities import QuotaKey
-from headrace.quota_callbacks.hookspecs import AcrossWorkers
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -41,9 +40,6 @@ class Measure:
     """The help text."""
     together: Callable[[float, float], float] | None = None
     """Combines the values of two entities without their own series; ``None``: there is no combined series."""
-    across_workers: AcrossWorkers = AcrossWorkers.MAX
-    """How the workers' values are combined. Workers share the bucket state of an entity, so those that have read it
-    recently report the same value."""
 
     @property
     def instrument(self) -> str:
@@ -89,7 +85,6 @@ MEASURES: Final = (
         unit="{token}",
         text="Tokens that an entity has left; below 0 it is throttled. For other: the lowest value of its entities.",
         together=min,
-        across_workers=AcrossWorkers.MIN,
     ),
     Measure(
         kafka=THROTTLE_TIME,
@@ -102,13 +97,11 @@ MEASURES: Final = (
         kafka=EXEMPT_REQUEST_TIME,
         unit="%",
         text="Thread time of requests that are exempt from quotas, in percent of one thread.",
-        across_workers=AcrossWorkers.SUM,
     ),
     Measure(
         kafka=QUEUE_SIZE,
         unit="{connection}",
         text="Connections that are currently muted or held because of a quota.",
-        across_workers=AcrossWorkers.SUM,
     ),
     Measure(
         kafka=ENTITIES,

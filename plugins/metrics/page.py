@@ -30,9 +30,7 @@ def series_of(snapshot: Snapshot) -> list[Metric]:
         values = {tuple(labels.items()): value for labels, value in points}
         name = measure.instrument.removeprefix("headrace.").replace(".", "_")
         series += [
-            Metric(
-                name=name, help=measure.text, value=value, labels=dict(labels), across_workers=measure.across_workers
-            )
+            Metric(name=name, help=measure.text, value=value, labels=dict(labels))
             for labels, value in PacedList(values.items())
         ]
     return series

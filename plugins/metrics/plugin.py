@@ -54,7 +54,7 @@ class Metrics:
         if options.push:
             from headrace.plugins.metrics.push_thread import PushThread
 
-            self._push = PushThread(self._source.take_from_thread, options, worker=context.worker)
+            self._push = PushThread(self._source.take_from_thread, options)
             self._push.start()
             log.info("metrics are pushed", every_s=options.push_interval_s)
 

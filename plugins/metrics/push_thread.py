@@ -58,7 +58,6 @@ class PushThread:
         take: Callable[[], Snapshot],
         options: MetricsOptions,
         *,
-        worker: int | None = None,
         make_exporter: Callable[[str | None], Exporter] = OTLPMetricExporter,
     ) -> None:
         self.pushed = 0
@@ -68,7 +67,7 @@ class PushThread:
         self._take = take
         self._interval_s = options.push_interval_s
         self._exporter = make_exporter(options.endpoint)
-        self._instruments = Instruments(options.max_series, worker)
+        self._instruments = Instruments(options.max_series)
         self._last_errors = LastErrors(SDK_LOGGER)
         self._failures_reported = 0
         self._next_report_s = 0.0

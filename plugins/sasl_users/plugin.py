@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from headrace.plugins.sasl_users.exchanges import PlainServerExchange, ScramServerExchange
 from headrace.plugins.sasl_users.options import UsersOptions
 from headrace.proxy.sasl.scram import ScramMechanism
-from headrace.quota_callbacks.hookspecs import HOOK_VERSION, AcrossWorkers, Metric, PluginContext, hookimpl
+from headrace.quota_callbacks.hookspecs import HOOK_VERSION, Metric, PluginContext, hookimpl
 from headrace.quota_callbacks.options import Fault, OptionsError, read_options
 
 if TYPE_CHECKING:
@@ -68,12 +68,7 @@ class SaslUsers:
         if self._directory is None:
             return []
         return [
-            Metric(
-                name="sasl_users",
-                help="Users in the file of users.",
-                value=len(self._directory.known),
-                across_workers=AcrossWorkers.MAX,
-            ),
+            Metric(name="sasl_users", help="Users in the file of users.", value=len(self._directory.known)),
             Metric(
                 name="sasl_users_read_failures",
                 help="Attempts to read the file of users that failed.",

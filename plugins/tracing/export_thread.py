@@ -74,7 +74,6 @@ class ExportThread:
         queue: RecordQueue,
         options: TracingOptions,
         *,
-        worker: int | None = None,
         make_exporter: Callable[[], Exporter] = OTLPSpanExporter,
     ) -> None:
         self.exported_spans = 0
@@ -85,7 +84,7 @@ class ExportThread:
         """Records whose export failed."""
         self.lost_at_close = 0
         """Records that had not been exported when `close` returned."""
-        self.builder = SpanBuilder(worker)
+        self.builder = SpanBuilder()
         self._queue = queue
         self._batch_spans = options.batch_spans
         self._delay_s = options.delay_ms / 1000

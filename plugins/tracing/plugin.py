@@ -59,15 +59,15 @@ class Tracing:
             require("tracing", "tracing", OPENTELEMETRY)
         self._now_s = context.now_s
         if options.enabled and not context.dry:
-            self._start(options, context.worker)
+            self._start(options)
 
-    def _start(self, options: TracingOptions, worker: int | None) -> None:
+    def _start(self, options: TracingOptions) -> None:
         from headrace.plugins.tracing.export_thread import ExportThread  # imports the SDK
 
         self._ratio = options.sample_ratio
         self._bound = round(options.sample_ratio * 2**_RANDOM_BITS)
         self._queue = RecordQueue(options.queue_size, wake_at=options.batch_spans // 2)
-        self._thread = ExportThread(self._queue, options, worker=worker)
+        self._thread = ExportThread(self._queue, options)
         self._thread.start()
         log.info("tracing is on", sample_ratio=options.sample_ratio, queue_size=options.queue_size)
 

@@ -88,13 +88,13 @@ class _Ended(SpanProcessor):
 class SpanBuilder:
     """Builds the spans of one record at a time, with the resource and the limits that the SDK's variables set."""
 
-    def __init__(self, worker: int | None = None) -> None:
+    def __init__(self) -> None:
         self.cluster_id: str | None = None
         """The Kafka cluster's id; ``None`` until it is known."""
         self._ids = _ChosenTraceId()
         self._ended = _Ended()
         provider = TracerProvider(
-            sampler=ALWAYS_ON, resource=own_resource(worker), id_generator=self._ids, shutdown_on_exit=False
+            sampler=ALWAYS_ON, resource=own_resource(), id_generator=self._ids, shutdown_on_exit=False
         )
         provider.add_span_processor(self._ended)
         self._tracer = provider.get_tracer(SCOPE, own_version(), schema_url=names.SCHEMA_URL)

@@ -61,7 +61,7 @@ class UsageRecords:
             require("plugins.options.usage_records.topic", "usage", CONFLUENT_KAFKA)
         if context.dry or not options.enabled:
             return
-        instance = instance_name(options.name, context.worker, time_ns())
+        instance = instance_name(options.name, time_ns())
         sink = open_sink(options, instance)
         self._encoder = Encoder(instance)
         self._seconds = Seconds(options.max_rows, context.request_time_ms)
@@ -150,9 +150,9 @@ def present_second() -> int:
     return time_ns() // 1_000_000_000
 
 
-def instance_name(name: str, worker: int | None, started_ns: int) -> str:
-    """Return the unique name of one run of one process."""
-    return f"{name}-{'' if worker is None else f'{worker}-'}{started_ns // 1_000_000}"
+def instance_name(name: str, started_ns: int) -> str:
+    """Return the unique name of one run of a proxy."""
+    return f"{name}-{started_ns // 1_000_000}"
 
 
 def open_sink(options: UsageOptions, instance: str) -> Sink:

@@ -9,9 +9,8 @@ http             HTTP/1.1 connections for the admin server
 listening        the admin server's socket: a TCP port, or a Unix socket
 client           the admin server's client, for the command line
 command_options  the options of commands that use this client
-operations       the operations behind the pages, and their implementation for one process
+operations       the operations behind the pages
 metrics_page     the Prometheus page
 why              the output of ``headrace why``
 escaping         text from clients and servers, as JSON or on a terminal
-merged_metrics   metrics and decisions of all workers, merged into one page
 """

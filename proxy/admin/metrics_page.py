@@ -6,22 +6,20 @@ long page delays the event loop little (`headrace.proxy.long_work`). Called by `
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 import trio
 from prometheus_client import CollectorRegistry, PlatformCollector, ProcessCollector, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 from prometheus_client.registry import Collector
 
-from headrace.proxy.admin.merged_metrics import Family, encode
 from headrace.proxy.long_work import PacedList, collector_off
 from headrace.proxy.network.held_bytes import held
 from headrace.proxy.output_queue import dropped_lines
 from headrace.quota_callbacks.api_keys import API_NAMES
-from headrace.quota_callbacks.hookspecs import AcrossWorkers
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+    from collections.abc import Collection, Iterable, Iterator, Mapping
 
     from prometheus_client.metrics_core import Metric
 
@@ -32,7 +30,7 @@ if TYPE_CHECKING:
 
 
 class MetricsPage:
-    """All metrics of the process, as Prometheus text, or encoded for the supervisor, which merges those of workers."""
+    """All metrics of the process, as Prometheus text."""
 
     def __init__(self, shared: SharedState, connections: Collection[ConnectionState]) -> None:
         self._shared = shared
@@ -41,13 +39,6 @@ class MetricsPage:
 
     async def render(self, admin: AdminCounters) -> bytes:
         """Return the page: values are read on the loop, and formatted in a thread, since it may be a megabyte."""
-        return await self._made(lambda families: page_of(family.metric for family in families), admin)
-
-    async def encoded(self) -> bytes:
-        """Return the metrics encoded by `headrace.proxy.admin.merged_metrics.encode`."""
-        return await self._made(encode)
-
-    async def _made(self, make: Callable[[Iterable[Family]], bytes], admin: AdminCounters | None = None) -> bytes:
         async with self._one_at_a_time:
             with collector_off():
                 hooks = self._shared.hooks
@@ -66,9 +57,9 @@ class MetricsPage:
                         hooks.failures,
                     ),
                     *self._loop_metrics(),
-                    *(admin_metrics(admin) if admin is not None else ()),
+                    *_admin_metrics(admin),
                 ]
-                return await trio.to_thread.run_sync(_made_of, make, ours, plugins)
+                return await trio.to_thread.run_sync(_page_of, ours, plugins)
 
     def _loop_metrics(self) -> Iterator[Metric]:
         text = "Number of calls of plugins that held the event loop longer than plugins.slow_call, by plugin name."
@@ -154,7 +145,7 @@ class MetricsPage:
         )
         yield _by_api("requests", "Total number of requests read from clients, by API.", counters.requests)
 
-    def _tls_metrics(self, admin: AdminCounters | None) -> Iterator[Metric]:
+    def _tls_metrics(self, admin: AdminCounters) -> Iterator[Metric]:
         counters = self._shared.counters
         results = {
             "full": counters.tls_handshakes_full,
@@ -168,9 +159,16 @@ class MetricsPage:
             for context in self._shared.tls_contexts()
             if context.identity is not None
         }
-        if admin is not None and admin.certificate_expires_s is not None:
+        if admin.certificate_expires_s is not None:
             times["admin.tls"] = admin.certificate_expires_s
-        yield expiry_metric(times)
+        metric = GaugeMetricFamily(
+            "headrace_tls_certificate_expiry_timestamp_seconds",
+            "Time at which the first certificate of a chain of the proxy expires, in seconds since 1970.",
+            labels=("table",),
+        )
+        for table, time_s in times.items():
+            metric.add_metric((table,), time_s)
+        yield metric
 
     def _byte_metrics(self) -> Iterator[Metric]:
         counters = self._shared.counters
@@ -252,7 +250,7 @@ class MetricsPage:
         yield _gauge("brokers_out_of_range", text, len(out_of_range))
 
 
-def admin_metrics(counters: AdminCounters) -> Iterator[Metric]:
+def _admin_metrics(counters: AdminCounters) -> Iterator[Metric]:
     """Yield the metrics of the admin server."""
     yield _gauge("admin_connections", "Number of open connections to the admin server.", counters.connections)
     yield _labelled(
@@ -261,25 +259,6 @@ def admin_metrics(counters: AdminCounters) -> Iterator[Metric]:
         "reason",
         counters.refused,
     )
-
-
-def expiry_metric(times_s: Mapping[str, float]) -> Metric:
-    """Return the metric of the certificates' ends, in seconds since 1970, by table of the configuration."""
-    metric = GaugeMetricFamily(
-        "headrace_tls_certificate_expiry_timestamp_seconds",
-        "Time at which the first certificate of a chain of the proxy expires, in seconds since 1970.",
-        labels=("table",),
-    )
-    for table, time_s in times_s.items():
-        metric.add_metric((table,), time_s)
-    return metric
-
-
-def page_of(metrics: Iterable[Metric]) -> bytes:
-    """Return metrics in Prometheus' text format."""
-    registry = CollectorRegistry()
-    registry.register(_Collected(metrics))
-    return generate_latest(registry)
 
 
 class _Collected(Collector):
@@ -295,52 +274,39 @@ class _Collected(Collector):
         return self._metrics
 
 
-def process_families() -> Iterator[Family]:
+def _process_metrics() -> Iterator[Metric]:
     """Yield the metrics of prometheus_client about this process and its interpreter, and that of its log."""
     text = "Total number of log lines that were dropped because they were not written fast enough."
-    yield Family(metric=_counter("log_lines_dropped", text, dropped_lines()))
+    yield _counter("log_lines_dropped", text, dropped_lines())
     for collector in (ProcessCollector(registry=None), PlatformCollector(registry=None)):
-        for metric in collector.collect():
-            yield Family(metric=metric, across=_ACROSS.get(metric.name, AcrossWorkers.SUM))
+        yield from collector.collect()
 
 
-_ACROSS: Final = {
-    "headrace_enforcement_enabled": AcrossWorkers.MIN,
-    "headrace_brokers": AcrossWorkers.MAX,
-    "headrace_brokers_out_of_range": AcrossWorkers.MAX,
-    "headrace_tls_certificate_expiry_timestamp_seconds": AcrossWorkers.MIN,
-    "process_start_time_seconds": AcrossWorkers.MIN,
-    "process_max_fds": AcrossWorkers.MIN,
-    "python_info": AcrossWorkers.MAX,
-}
-"""How to merge those metrics of this module that are not added up across workers."""
+def _page_of(ours: list[Metric], plugins: list[Series]) -> bytes:
+    """Return all metrics in Prometheus' text format. Call it in a thread: they are formatted with pauses."""
+
+    def metrics() -> Iterator[Metric]:
+        yield from _process_metrics()
+        yield from ours
+        yield from _metrics_of(plugins)
+
+    registry = CollectorRegistry()
+    registry.register(_Collected(metrics()))
+    return generate_latest(registry)
 
 
-def _made_of(make: Callable[[Iterable[Family]], bytes], ours: list[Metric], plugins: list[Series]) -> bytes:
-    """Call ``make`` in the thread; the families are produced with pauses."""
-
-    def families() -> Iterator[Family]:
-        yield from process_families()
-        for metric in ours:
-            yield Family(metric=metric, across=_ACROSS.get(metric.name, AcrossWorkers.SUM))
-        yield from _families(plugins)
-
-    return make(families())
-
-
-def _families(series: Iterable[Series]) -> Iterator[Family]:
+def _metrics_of(series: Iterable[Series]) -> Iterator[Metric]:
     """Group the samples of plugins by name, with pauses in which the event loop can take the interpreter's lock."""
-    families: dict[str, Family] = {}
+    metrics: dict[str, Metric] = {}
     for sample in PacedList(series):
-        family = families.get(sample.name)
-        if family is None:
+        metric = metrics.get(sample.name)
+        if metric is None:
             kind = CounterMetricFamily if sample.total else GaugeMetricFamily
-            metric = kind(f"headrace_{sample.name}", sample.help)
+            metric = metrics[sample.name] = kind(f"headrace_{sample.name}", sample.help)
             metric.samples = PacedList()
-            family = families[sample.name] = Family(metric=metric, across=sample.across_workers)
         suffix = "_total" if sample.total else ""
-        family.metric.add_sample(f"headrace_{sample.name}{suffix}", dict(sample.labels), sample.value)
-    yield from families.values()
+        metric.add_sample(f"headrace_{sample.name}{suffix}", dict(sample.labels), sample.value)
+    yield from metrics.values()
 
 
 def _gauge(name: str, text: str, value: float) -> Metric:

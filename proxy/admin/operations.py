@@ -1,12 +1,8 @@
-"""The operations that operators can perform on a proxy, and their implementation for one process.
-
-`Operations` is the interface of the admin server to the proxy. It is implemented by `ServerOperations` for a single
-process, or one of several workers, and by `headrace.proxy.workers.answers.WorkersOperations` for all workers together.
-"""
+"""The operations that operators can perform on the proxy. Called by the admin server, and at a reload."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final
 
 import trio
 
@@ -25,40 +21,10 @@ MOST_CHANGES: Final = 10_000
 """Maximum number of changes of quotas in one page."""
 
 
-class Operations(Protocol):
-    """The operations behind the pages of the admin server."""
+class Operations:
+    """The operations on the proxy. The server sets ``serving`` and ``draining``.
 
-    @property
-    def enforcement_enabled(self) -> bool:
-        """Whether quotas are enforced."""
-
-    async def not_live(self) -> list[str]:
-        """Return the reasons why the proxy should be restarted; empty when it is live."""
-
-    async def not_ready(self) -> list[str]:
-        """Return the reasons why the proxy should get no traffic; empty when it is ready."""
-
-    async def metrics(self, admin: AdminCounters) -> bytes:
-        """Return the Prometheus page, with the counters of the admin server."""
-
-    async def enforce(self, enabled: bool, by: str) -> None:
-        """Turn enforcement on or off. ``by`` names the operator's address or another cause, for the log."""
-
-    async def decisions(self, user: str | None, client_id: str | None, newest: int) -> dict[str, Any]:
-        """Return the page ``/decisions``.
-
-        ``decisions`` are the ``newest`` decisions of quotas, newest first; ``waiting`` are the connections muted now.
-        Both are limited to ``user`` and ``client_id``; ``None`` stands for any.
-        """
-
-    async def quota_changes(self, newest: int, before: int | None) -> dict[str, Any]:
-        """Return the page ``/quotas/audit``: the ``newest`` changes of quotas before the position ``before``."""
-
-
-class ServerOperations:
-    """The operations of one process. Its server sets ``serving`` and ``draining``.
-
-    ``awaited`` is what may have to be waited for before the process serves; empty if nothing.
+    ``awaited`` is what may have to be waited for before the proxy serves; empty if nothing.
     """
 
     def __init__(self, shared: SharedState, connections: Collection[ConnectionState], awaited: str = "") -> None:
@@ -75,12 +41,10 @@ class ServerOperations:
         """Whether quotas are enforced."""
         return self.shared.enforcement.enabled
 
-    async def not_live(self) -> list[str]:
-        """Return no reason: a process that can answer is live."""
-        return []
-
     async def not_ready(self) -> list[str]:
-        """Return a reason while the proxy is draining, its listeners are not open, or no bootstrap server answers."""
+        """Return the reasons why the proxy should get no traffic, none when it is ready: it is draining, its listeners
+        are not open, or no bootstrap server answers.
+        """
         if self.draining:
             return ["the proxy is draining"]
         if not self.serving:
@@ -97,12 +61,8 @@ class ServerOperations:
         return [_without_answer(setting) for setting in sorted(silent)]
 
     async def metrics(self, admin: AdminCounters) -> bytes:
-        """Return the Prometheus page of this process."""
+        """Return the Prometheus page, with the counters of the admin server."""
         return await (await self._metrics_page()).render(admin)
-
-    async def worker_metrics(self) -> bytes:
-        """Return the metrics of this process, encoded for the supervisor."""
-        return await (await self._metrics_page()).encoded()
 
     async def _metrics_page(self) -> MetricsPage:
         """Create the page when it is first requested, so that a proxy that is never scraped does not import
@@ -117,12 +77,11 @@ class ServerOperations:
 
         return MetricsPage(self.shared, self._connections)
 
-    async def enforce(self, enabled: bool, by: str) -> None:
-        """Turn enforcement on or off (`switch_enforcement`)."""
-        self.switch_enforcement(enabled, by)
+    def enforce(self, enabled: bool, by: str) -> None:
+        """Turn enforcement on or off; turning it off also unmutes the connections that are muted.
 
-    def switch_enforcement(self, enabled: bool, by: str) -> None:
-        """Turn enforcement on or off; turning it off also unmutes the connections that are muted."""
+        ``by`` names the operator's address or another cause, for the log.
+        """
         self.shared.enforcement.switch(enabled=enabled, by=by)
         if not enabled:
             for connection in self._connections:
@@ -130,18 +89,19 @@ class ServerOperations:
             if self.shared.hooks.quotas is not None:
                 self.shared.hooks.quotas.end_waits()
 
-    async def decisions(self, user: str | None, client_id: str | None, newest: int) -> dict[str, Any]:
-        """Return the decisions and muted connections of this process."""
-        return self.decisions_at(self.shared.clock(), user, client_id, newest)
-
     async def quota_changes(self, newest: int, before: int | None) -> dict[str, Any]:
-        """Return the changes from the store of quotas, which all workers share."""
+        """Return the page ``/quotas/audit``: the ``newest`` changes of quotas before the position ``before``."""
         if self.shared.client_quotas is None:
             return {"changes": [], "problem": "the brokers answer requests for quotas, not this proxy"}
         return await self.shared.client_quotas.audit(newest=newest, before=before)
 
-    def decisions_at(self, now_s: float, user: str | None, client_id: str | None, newest: int) -> dict[str, Any]:
-        """Return the page `decisions` with ages at the time ``now_s`` of the loop's clock, which all workers share."""
+    def decisions(self, user: str | None, client_id: str | None, newest: int) -> dict[str, Any]:
+        """Return the page ``/decisions``.
+
+        ``decisions`` are the ``newest`` decisions of quotas, newest first; ``waiting`` are the connections muted now.
+        Both are limited to ``user`` and ``client_id``; ``None`` stands for any.
+        """
+        now_s = self.shared.clock()
         user, client_id = (None if each is None else bounded_name(each) for each in (user, client_id))
         waiting = [
             muted_client(connection, now_s) for connection in self._connections if connection.mute.until_s > now_s

@@ -1,8 +1,7 @@
 """The admin HTTP server: health for orchestrators, metrics for Prometheus, recent decisions, and turning enforcement
 on and off.
 
-It runs on the event loop of the proxy's only process, or of the supervisor of several workers. Who may request what is
-decided by `headrace.proxy.admin.access`.
+It runs on the event loop of the proxy. Who may request what is decided by `headrace.proxy.admin.access`.
 """
 
 from __future__ import annotations
@@ -36,8 +35,6 @@ if TYPE_CHECKING:
 PROMETHEUS_TEXT: Final = "text/plain; version=0.0.4; charset=utf-8"
 READY_CACHE_S: Final = 1.0
 """Seconds for which the result of ``/readyz`` is reused, so that frequent probes do not connect to brokers as often."""
-SWITCH_TIMEOUT_S: Final = 10.0
-"""Longer than a supervisor waits for its workers to confirm a command."""
 
 _READ: Final = ("GET", "HEAD")
 
@@ -93,8 +90,6 @@ class AdminServer:
             return await page.answer(request)
 
     async def _livez(self, _request: HttpRequest) -> HttpResponse:
-        if reasons := await self._operations.not_live():
-            return _json({"status": "not live", "reasons": reasons}, HTTPStatus.SERVICE_UNAVAILABLE)
         return _json({"status": "ok"})
 
     async def _readyz(self, _request: HttpRequest) -> HttpResponse:
@@ -118,9 +113,7 @@ class AdminServer:
                 body = None
             if not isinstance(body, dict) or body.keys() != {"enabled"} or not isinstance(body["enabled"], bool):
                 return refused('expected {"enabled": true} or {"enabled": false}')
-            # Shielded, so that workers do not differ if the connection is closed meanwhile (at a limit, at the end).
-            with trio.CancelScope(shield=True, deadline=trio.current_time() + SWITCH_TIMEOUT_S):
-                await self._operations.enforce(body["enabled"], _author(request))
+            self._operations.enforce(body["enabled"], _author(request))
         return _json({"enabled": self._operations.enforcement_enabled})
 
     async def _decisions_page(self, request: HttpRequest) -> HttpResponse:
@@ -130,7 +123,7 @@ class AdminServer:
         newest = _whole(query.get("newest", "100"), KEPT_DECISIONS)
         if newest is None:
             return refused(_not_whole("newest", query["newest"], KEPT_DECISIONS))
-        page = await self._operations.decisions(query.get("user"), query.get("client_id"), newest)
+        page = self._operations.decisions(query.get("user"), query.get("client_id"), newest)
         return _json({"enforcement": self._operations.enforcement_enabled, **page})
 
     async def _quota_changes(self, request: HttpRequest) -> HttpResponse:

@@ -54,15 +54,15 @@ def is_installed() -> bool:
     return True
 
 
-def is_native(data_plane: DataPlane, workers: int) -> bool:
+def is_native(data_plane: DataPlane) -> bool:
     """Return whether a proxy with these settings has a native data plane, or must not start without one."""
     if data_plane is DataPlane.AUTO:
-        return workers == 1 and is_installed()
+        return is_installed()
     return data_plane is DataPlane.NATIVE
 
 
 class NativeDataPlane:
-    """The data plane of one process."""
+    """The data plane."""
 
     def __init__(
         self,

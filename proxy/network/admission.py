@@ -34,7 +34,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from headrace.proxy.counters import Counters
-    from headrace.proxy.network.connection_counts import WorkerConnections
     from headrace.quota_callbacks.buckets.sampled_rate import Window
     from headrace.quota_callbacks.requests import Address
 
@@ -108,8 +107,7 @@ class UserRefusal(NamedTuple):
 class Admission:
     """Decides about each connection, counts the ones that are served, and closes the others.
 
-    ``shared`` and ``workers`` are given to each of several workers. At most ``max_delayed`` refused connections wait
-    to be closed.
+    At most ``max_delayed`` refused connections wait to be closed.
     """
 
     def __init__(
@@ -118,8 +116,6 @@ class Admission:
         counters: Counters,
         window: Window,
         *,
-        shared: WorkerConnections | None = None,
-        workers: int = 1,
         overload: Overload | None = None,
         max_delayed: int = MAX_DELAYED,
     ) -> None:
@@ -133,9 +129,9 @@ class Admission:
         self.turn = trio.Lock()
         """Held by the accept loop that accepts connections now, and while accepting is delayed."""
         self._counters = counters
-        self._counts = ConnectionCounts(shared)
-        self._rates = ConnectionRates(window, workers=workers)
-        self._user_rates = ConnectionRates(window, workers=workers)
+        self._counts = ConnectionCounts()
+        self._rates = ConnectionRates(window)
+        self._user_rates = ConnectionRates(window)
         self._delayed_by_user: Counter[str] = Counter()
         self._repeated = RepeatedLines()
         self._max_delayed = min(MAX_DELAYED, max_delayed)

@@ -3,9 +3,8 @@
 ``limits.max_connection_rate_per_user``.
 
 Called by `admission`, which has one object for addresses and one for users. Rates are measured as quotas are, over the
-window of ``quota.window``: after a quiet window, ten times the limit may connect at once. With several workers each has
-an equal share of the limits, since the kernel distributes connections evenly among them; so there is no table of
-addresses in shared memory that could be filled. Time is an argument, in milliseconds.
+window of ``quota.window``: after a quiet window, ten times the limit may connect at once. Time is an argument, in
+milliseconds.
 """
 
 from __future__ import annotations
@@ -46,14 +45,13 @@ def counted_address(host: str) -> str:
 
 
 class ConnectionRates:
-    """The rates of one process. ``workers`` is the number of processes that share the limits."""
+    """The rates of new connections."""
 
-    __slots__ = ("_by_address", "_longest_ms", "_total", "_window", "_workers")
+    __slots__ = ("_by_address", "_longest_ms", "_total", "_window")
 
-    def __init__(self, window: Window, *, workers: int = 1) -> None:
+    def __init__(self, window: Window) -> None:
         self._window = window
         self._longest_ms = window.seconds * 1000
-        self._workers = workers
         self._total = SampledRate(window)
         self._by_address: OrderedDict[str, SampledRate] = OrderedDict()
 
@@ -64,15 +62,14 @@ class ConnectionRates:
     def add(self, limit: int, now_ms: int) -> float:
         """Count a connection, and return the seconds until the next one may be accepted.
 
-        ``limit`` is in connections a second for all processes; 0 is unlimited. Above it connections are accepted at
+        ``limit`` is in connections a second; 0 is unlimited. Above it connections are accepted at
         that rate. Kafka waits until the rate of the whole window is back at the limit, for up to a second before each
         connection, so that after a burst almost none is accepted for the rest of the window.
         """
         if not limit:
             return 0.0
-        bound = limit / self._workers
         self._total.record(1.0, now_ms)
-        return 1.0 / bound if self._total.rate(now_ms) > bound else 0.0
+        return 1.0 / limit if self._total.rate(now_ms) > limit else 0.0
 
     def add_from(self, address: str, limit: float, now_ms: int) -> float:
         """Count a connection from ``address`` (see `counted_address`), or of a user, and return 0.
@@ -90,7 +87,7 @@ class ConnectionRates:
         else:
             self._by_address.move_to_end(address)
         rate.record(1.0, now_ms)
-        throttle_ms = rate.throttle_ms(limit / self._workers, now_ms, longest_ms=self._longest_ms)
+        throttle_ms = rate.throttle_ms(limit, now_ms, longest_ms=self._longest_ms)
         if throttle_ms:
             rate.record(-1.0, now_ms)
         return throttle_ms / 1000

@@ -70,18 +70,16 @@ Accepted: TypeAlias = "Callable[[socket.socket, Address, ListeningSocket], float
 """What to call with the socket and peer of each connection. Returns the seconds to wait before the next one."""
 
 
-def open_sockets(all_ports: Iterable[Ports], *, shared: bool = False) -> list[ListeningSocket]:
+def open_sockets(all_ports: Iterable[Ports]) -> list[ListeningSocket]:
     """Bind the ports of all listeners.
 
-    With ``shared`` the ports are shared with other workers of this proxy (SO_REUSEPORT), and the system distributes
-    connections among them. If a port cannot be bound, all are closed; raises `StartupError` with that port and its
-    purpose.
+    If a port cannot be bound, all are closed; raises `StartupError` with that port and its purpose.
     """
     sockets: list[ListeningSocket] = []
     try:
         for ports in all_ports:
-            sockets.append(_listen(ports, ports.port, None, shared))
-            sockets.extend(_listen(ports, ports.port + 1 + node_id, node_id, shared) for node_id in ports.node_ids)
+            sockets.append(_listen(ports, ports.port, None))
+            sockets.extend(_listen(ports, ports.port + 1 + node_id, node_id) for node_id in ports.node_ids)
     except BaseException:
         close_sockets(sockets)
         raise
@@ -96,7 +94,7 @@ def close_sockets(sockets: Iterable[ListeningSocket]) -> None:
             each.sock.close()
 
 
-def _listen(ports: Ports, port: int, node_id: int | None, shared: bool) -> ListeningSocket:
+def _listen(ports: Ports, port: int, node_id: int | None) -> ListeningSocket:
     host, setting = ports.host, ports.setting
     purpose = "bootstrapping" if node_id is None else f"broker {node_id}"
     try:
@@ -108,8 +106,6 @@ def _listen(ports: Ports, port: int, node_id: int | None, shared: bool) -> Liste
         raise StartupError(f"{setting}.address: cannot resolve {host}: {error.strerror}") from error
     try:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        if shared:
-            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
         sock.setblocking(False)
         sock.bind(address)
         sock.listen(ports.backlog)

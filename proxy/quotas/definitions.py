@@ -1,4 +1,4 @@
-"""The quotas in force in one process: those of the configuration file, and above them those of the store.
+"""The quotas in force: those of the configuration file, and above them those of the store.
 
 The server gives it the file's quotas, `follower` the store's. Each difference in what is in force is passed on to
 ``put_into_force``, which calls the quota callbacks. Knows nothing of the protocol and of where quotas are kept.

@@ -1,7 +1,7 @@
 """Following a store: what any process or proxy changes there is put into force here.
 
-The server runs one `StoreFollower` for each process. `client_quota_apis` calls it before it describes quotas, so that
-a client finds what it has written, and to alter them.
+The server runs one `StoreFollower`. `client_quota_apis` calls it before it describes quotas, so that a client finds
+what it has written, and to alter them.
 """
 
 from __future__ import annotations

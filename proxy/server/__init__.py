@@ -1,4 +1,4 @@
-"""One server process: start, serve, reload, drain and stop.
+"""The server: start, serve, reload, drain and stop.
 
 server              the server: owns the nurseries and the state that connections share
 running             starting the event loop, and its clock
@@ -10,7 +10,6 @@ reloading           reloading the configuration
 quotas              the quotas of the configuration, of the store and of the brokers
 owner_lookup        asking brokers for the owners of delegation tokens
 bucket_state_file   the file that keeps bucket state across restarts
-worker_place        the number of a worker, and its view of the memory that all workers share
 room                closing connections when memory or places run out
 service_manager     messages to systemd: ready, reloading, stopping, and the watchdog
 garbage_collection  freezing of long-lived objects, so that collections do not stall the loop

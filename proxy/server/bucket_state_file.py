@@ -3,7 +3,7 @@
 The server calls `BucketStateFile.open` at start, and `save` every few seconds and at the end. The event loop collects
 the states of the buckets that changed, in slices; blocking work (SQLite, JSON) runs in a thread. States contain ages
 instead of times, and each row has the wall-clock time at which it was saved, from which the additional age at the
-restart follows. With several workers the supervisor owns the file (`headrace.proxy.workers.bucket_state`).
+restart follows.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from headrace.quota_callbacks.entities import QuotaKey
 from headrace.quota_callbacks.files import folder_warning, open_private
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Mapping
 
     from headrace.quota_callbacks.buckets.client_quotas import ClientQuotas
     from headrace.quota_callbacks.buckets.kinds import QuotaBucket
@@ -59,11 +59,9 @@ BESIDE: Final = ("-wal", "-journal", "-shm")
 Row = tuple[str, int | str, str]
 """A row of the file: a bucket's name as JSON, the wall-clock time in ms at which it was saved, its state as JSON.
 
-Any of them may be damaged; `restore` checks them."""
+Any of them may be damaged; `_restore` checks them."""
 State = tuple[list[Any], "Mapping[str, Any]"]
 """A bucket's name (quota key, metric tags, samples and seconds of its window) and its state."""
-StateText = tuple[str, str]
-"""A bucket's name and state, each as JSON."""
 
 
 class BucketStateFile:
@@ -72,21 +70,13 @@ class BucketStateFile:
     def __init__(self, database: sqlite3.Connection, path: str) -> None:
         self._database = database
         self._path = path
-        self.saved_up_to_ms = NOTHING_SAVED_MS
+        self._saved_up_to_ms = NOTHING_SAVED_MS
         self._saving = trio.Lock()
-        self.failing = False
+        self._failing = False
 
     @classmethod
     async def open(cls, path: str, quotas: ClientQuotas, now_ms: int) -> BucketStateFile:
-        """Open or create the file, and restore the buckets' states from it. Raises the errors of `read`."""
-        file, rows = await cls.read(path)
-        restored = await restore(rows, quotas, now_ms)
-        log.info("bucket state restored", file=path, buckets=restored, of=len(rows))
-        return file
-
-    @classmethod
-    async def read(cls, path: str) -> tuple[BucketStateFile, list[Row]]:
-        """Open or create the file, and return it with its rows.
+        """Open or create the file, and restore the buckets' states from it.
 
         Raises `StartupError` when the file cannot be opened: its directory does not exist, permission is denied, it is
         a symbolic link or another user's, or another proxy has it open. A damaged file is renamed, and the proxy starts
@@ -105,46 +95,38 @@ class BucketStateFile:
             log.error("bucket state file damaged; starting without it", file=path, renamed_to=renamed, error=str(error))  # noqa: TRY400
             await trio.to_thread.run_sync(_create, path)
             database, rows = await trio.to_thread.run_sync(_open, path)
-        return cls(database, path), rows
-
-    async def rows(self) -> list[Row]:
-        """Return the rows that the file contains now."""
-        return await trio.to_thread.run_sync(_rows_of, self._database)
+        restored = await _restore(rows, quotas, now_ms)
+        log.info("bucket state restored", file=path, buckets=restored, of=len(rows))
+        return cls(database, path)
 
     async def save(self, quotas: ClientQuotas, now_ms: int, *, last: bool = False) -> None:
         """Save the buckets that were used since the last save. A failure is logged, and the next save tries again.
 
         *Cancellation:* waits for the disk first, except in the ``last`` save, whose thread is abandoned.
         """
-        states = await states_of(quotas, self.saved_up_to_ms, now_ms)
-        await self.save_texts(texts_of(states), longest_kept_ms(quotas.window), now_ms, last=last)
-
-    async def save_texts(self, texts: Iterable[StateText], keep_ms: int, now_ms: int, *, last: bool = False) -> None:
-        """Save states as they were at ``now_ms``, and delete the rows that are older than ``keep_ms``.
-
-        ``texts`` is consumed in the thread. Failures and cancellation are as in `save`.
-        """
+        states = await _states_of(quotas, self._saved_up_to_ms, now_ms)
+        keep_ms = _longest_kept_ms(quotas.window)
         async with self._saving:
             try:
-                await trio.to_thread.run_sync(_write, self._database, texts, keep_ms, abandon_on_cancel=last)
+                await trio.to_thread.run_sync(_write, self._database, states, keep_ms, abandon_on_cancel=last)
             except sqlite3.Error as error:
-                if not self.failing:
+                if not self._failing:
                     log.error(  # noqa: TRY400
                         "bucket state cannot be saved; a restart would reset it", file=self._path, error=_cause(error)
                     )
-                self.failing = True
+                self._failing = True
                 return
-            if self.failing:
+            if self._failing:
                 log.info("bucket state is saved again", file=self._path)
-            self.failing = False
-            self.saved_up_to_ms = now_ms
+            self._failing = False
+            self._saved_up_to_ms = now_ms
 
     async def close(self) -> None:
         """Close the file."""
         await trio.to_thread.run_sync(self._database.close, abandon_on_cancel=True)
 
 
-async def states_of(quotas: ClientQuotas, since_ms: int, now_ms: int) -> list[State]:
+async def _states_of(quotas: ClientQuotas, since_ms: int, now_ms: int) -> list[State]:
     """Return name and state of each bucket used since ``since_ms``, with a checkpoint after each slice."""
     states: list[State] = []
     for number, bucket in enumerate(quotas):
@@ -160,7 +142,7 @@ def _name(bucket: QuotaBucket) -> list[Any]:
     return [str(bucket.key), list(bucket.tags.items()), window.samples, window.seconds]
 
 
-async def restore(rows: Iterable[Row], quotas: ClientQuotas, now_ms: int) -> int:
+async def _restore(rows: Iterable[Row], quotas: ClientQuotas, now_ms: int) -> int:
     """Restore bucket states, and return how many.
 
     Skips a row whose bucket would have expired since it was saved, or whose window is configured differently now.
@@ -189,7 +171,7 @@ async def restore(rows: Iterable[Row], quotas: ClientQuotas, now_ms: int) -> int
     return restored
 
 
-def longest_kept_ms(window: Callable[[QuotaKey], Window]) -> int:
+def _longest_kept_ms(window: Callable[[QuotaKey], Window]) -> int:
     """Return the age in ms at which every row has expired, given the windows of all quota keys."""
     return max(_kept_ms(window(key).seconds) for key in QuotaKey)
 
@@ -221,7 +203,7 @@ def _open(path: str) -> tuple[sqlite3.Connection, list[Row]]:
         _check_is_ours(database)
         rename = "ALTER TABLE usage RENAME TO bucket_state;" if _has_tables(database, "usage") else ""
         database.executescript(f"BEGIN IMMEDIATE; {rename} {_SCHEMA} COMMIT;")
-        rows = _rows_of(database)
+        rows: list[Row] = database.execute("SELECT bucket, saved_ms, state FROM bucket_state").fetchall()
     except BaseException:
         database.close()
         raise
@@ -231,11 +213,6 @@ def _open(path: str) -> tuple[sqlite3.Connection, list[Row]]:
 def _text(value: bytes) -> str:
     """Return a text of the file. If it is damaged, so that it is not UTF-8, only its row is skipped."""
     return value.decode(errors="replace")
-
-
-def _rows_of(database: sqlite3.Connection) -> list[Row]:
-    rows: list[Row] = database.execute("SELECT bucket, saved_ms, state FROM bucket_state").fetchall()
-    return rows
 
 
 def _check_is_ours(database: sqlite3.Connection) -> None:
@@ -270,12 +247,13 @@ def _rename_damaged(path: str) -> str:
     return renamed
 
 
-def _write(database: sqlite3.Connection, texts: Iterable[StateText], keep_ms: int) -> None:
+def _write(database: sqlite3.Connection, states: Iterable[State], keep_ms: int) -> None:
+    """Save states, and delete the rows that are older than ``keep_ms``."""
     wall_ms = time_ns() // 1_000_000
     with closing(database.cursor()) as cursor:
         cursor.execute("BEGIN IMMEDIATE")
         try:
-            rows = ((name, wall_ms, state) for name, state in texts)
+            rows = ((json.dumps(name), wall_ms, json.dumps(state, default=_encode_bytes)) for name, state in states)
             cursor.executemany("INSERT OR REPLACE INTO bucket_state VALUES (?, ?, ?)", rows)
             cursor.execute("DELETE FROM bucket_state WHERE saved_ms < ?", (wall_ms - keep_ms,))
             cursor.execute("COMMIT")
@@ -284,12 +262,6 @@ def _write(database: sqlite3.Connection, texts: Iterable[StateText], keep_ms: in
                 if database.in_transaction:  # when a write failed, SQLite itself has rolled back
                     cursor.execute("ROLLBACK")
             raise
-
-
-def texts_of(states: Iterable[State]) -> Iterator[StateText]:
-    """Yield names and states as JSON, as the file contains them."""
-    for name, state in states:
-        yield json.dumps(name), json.dumps(state, default=_encode_bytes)
 
 
 def _encode_bytes(value: object) -> dict[str, str]:

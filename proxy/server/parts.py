@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from headrace.config.tables.plugins import OnError
+from headrace.config.values import count_threads
 from headrace.proxy.connection.state.shared_state import SharedState
 from headrace.proxy.counters import Counters
 from headrace.proxy.data_plane.native import NativeDataPlane, is_native
@@ -28,7 +29,6 @@ if TYPE_CHECKING:
 
     from headrace.config.schema import Config
     from headrace.proxy.network.upstream import Upstream
-    from headrace.proxy.server.worker_place import WorkerPlace
     from headrace.quota_callbacks.topic_names import TopicNames
 
 
@@ -47,14 +47,9 @@ def create_hook_calls(config: Config, plugins: pluggy.PluginManager | None) -> H
     )
 
 
-def create_client_quotas(config: Config, hooks: HookCalls, place: WorkerPlace | None) -> ClientQuotas:
-    """Return an empty table of buckets; that of a worker keeps their state in the memory that all workers share."""
-    return ClientQuotas(
-        windows=config.windows(),
-        metric_tags=hooks.quota_metric_tags,
-        quota_limit=hooks.quota_limit,
-        shared=place.bucket_state if place is not None else None,
-    )
+def create_client_quotas(config: Config, hooks: HookCalls) -> ClientQuotas:
+    """Return an empty table of buckets."""
+    return ClientQuotas(windows=config.windows(), metric_tags=hooks.quota_metric_tags, quota_limit=hooks.quota_limit)
 
 
 def create_shared_state(config: Config, hooks: HookCalls, topic_names: TopicNames) -> tuple[SharedState, Upstream]:
@@ -87,7 +82,7 @@ def create_data_plane(config: Config, shared: SharedState, now_ms: Callable[[], 
 
     Raises `StartupError` if it is not installed and the configuration asks for it by name.
     """
-    if not is_native(config.data_plane, config.workers):
+    if not is_native(config.data_plane):
         return None
     try:
         data_plane = NativeDataPlane(
@@ -95,7 +90,7 @@ def create_data_plane(config: Config, shared: SharedState, now_ms: Callable[[], 
             shared.enforcement,
             shared.counters,
             limits=lambda: shared.limits,
-            threads=config.data_plane_threads,
+            threads=count_threads(config.data_plane_threads),
             now_ms=now_ms,
         )
     except ImportError as error:
@@ -108,8 +103,8 @@ def create_data_plane(config: Config, shared: SharedState, now_ms: Callable[[], 
     return data_plane
 
 
-def create_admission(config: Config, counters: Counters, place: WorkerPlace | None) -> Admission:
-    """Return the limits on connections; a worker counts the connections of all workers.
+def create_admission(config: Config, counters: Counters) -> Admission:
+    """Return the limits on connections.
 
     Raises the limit of open files. Call it when most of the files of the process itself are open.
     """
@@ -120,8 +115,6 @@ def create_admission(config: Config, counters: Counters, place: WorkerPlace | No
         admission_limits_of(config, overload.most_connections),
         counters,
         config.quota.window.rate_window,
-        shared=place.connections if place is not None else None,
-        workers=place.workers if place is not None else 1,
         overload=overload,
         max_delayed=most_delayed(descriptors),
     )

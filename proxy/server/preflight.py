@@ -10,9 +10,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from headrace.config.quota_names import faults_of_names
+from headrace.config.schema import DataPlane
 from headrace.config.tables.client_quotas import StoreKind
 from headrace.config.tables.sasl import SaslMode
 from headrace.config.tables.tls import ClientCertificates
+from headrace.config.values import count_threads, shown_threads
 from headrace.proxy.errors import PluginConfigurationError, StartupError
 from headrace.proxy.hooks.calls.hook_calls import HookCalls
 from headrace.proxy.hooks.loading import implements, installed_plugins, load_plugins, new_plugin_manager
@@ -190,7 +192,8 @@ def rules_of(hooks: HookCalls) -> QuotaRules:
 
 
 def warnings_of(config: Config) -> Iterator[str]:
-    """Yield a warning for each setting that is valid but has no effect."""
+    """Yield a warning for each setting that is valid but has no effect, or has another name now."""
+    yield from _warnings_of_threads(config)
     if config.limits.max_memory and not can_measure_memory():
         yield "limits.max_memory has no effect, since this system does not report how much memory a process uses"
     for setting, upstream in {each.upstream_setting: each.upstream for each in config.all_listeners()}.items():
@@ -200,6 +203,20 @@ def warnings_of(config: Config) -> Iterator[str]:
         yield from _warnings_of_logins(tables)
     if all(_learns_users_by_observing(each.listen) for each in config.all_listeners()):
         yield from _warnings_of_users(config)
+
+
+def _warnings_of_threads(config: Config) -> Iterator[str]:
+    if config.workers is not None:
+        yield f"workers is deprecated; set data_plane_threads = {shown_threads(config.workers)} instead"
+    if count_threads(config.data_plane_threads) == 1:
+        return
+    from headrace.proxy.data_plane.native import is_native
+
+    if not is_native(config.data_plane):
+        python = config.data_plane is DataPlane.PYTHON
+        reason = f'data_plane is "{config.data_plane}"' if python else "no native data plane is installed"
+        threads = shown_threads(config.data_plane_threads)
+        yield f"data_plane_threads = {threads} has no effect: one thread relays, since {reason}"
 
 
 def _warnings_of_logins(tables: ListenerTables) -> Iterator[str]:

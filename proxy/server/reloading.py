@@ -1,6 +1,6 @@
 """Reloading the configuration.
 
-An invalid configuration changes nothing, and the log gives the reasons. Called by the server and the supervisor.
+An invalid configuration changes nothing, and the log gives the reasons. Called by the server.
 """
 
 from __future__ import annotations
@@ -25,10 +25,9 @@ if TYPE_CHECKING:
 
     from headrace.config.reload import ConfigDiff
     from headrace.config.schema import Config
-    from headrace.proxy.admin.operations import ServerOperations
+    from headrace.proxy.admin.operations import Operations
     from headrace.proxy.hooks.calls.hook_calls import HookCalls
     from headrace.proxy.network.admission import Admission
-    from headrace.proxy.server.preflight import QuotaRules
     from headrace.proxy.server.quotas.quotas_in_force import QuotasInForce
 
     ChangedOptions: TypeAlias = dict[str, Callable[[], bool]]
@@ -46,12 +45,12 @@ MOST_LOGGED_CHANGES: Final = 100
 
 
 class Reloader:
-    """Owns the configuration that is in force in one process, and applies changes of it."""
+    """Owns the configuration that is in force, and applies changes of it."""
 
     def __init__(
         self,
         config: Config,
-        operations: ServerOperations,
+        operations: Operations,
         admission: Admission,
         quotas: QuotasInForce,
         load: Callable[[], Config] | None,
@@ -68,28 +67,18 @@ class Reloader:
         Returns ``False`` when it is invalid, or there is no file; the old one then stays in force.
         """
         hooks = self._operations.shared.hooks
-        new = await load_again(self._load, self.config, hooks, rules_of(hooks))
+        new = await load_again(self._load, self.config, hooks)
         if new is None:
             return False
-        log_changes(self._apply(*new))
+        _log_changes(self._apply(*new))
         return True
-
-    async def apply(self, new: Config) -> None:
-        """Apply a configuration that the supervisor has checked, where no change needs a restart.
-
-        Raises `PluginConfigurationError`, and nothing has changed then. Options that the plugins of this process do not
-        put into force are logged.
-        """
-        options = await changed_options(self._operations.shared.hooks, self.config, new)
-        for waiting in self._apply(new, options).needs_restart:
-            log.warning("configuration change waits for a restart", change=str(waiting))
 
     def _apply(self, new: Config, options: ChangedOptions) -> ConfigDiff:
         """Apply those settings of a checked configuration that can change while the proxy runs.
 
         Returns the changes, including those that need a restart.
         """
-        changes = diff(self.config, new, put_into_force(options))
+        changes = diff(self.config, new, _put_into_force(options))
         old, self.config = self.config, changes.effective
         self._quotas.configure(self.config)
         self._apply_settings(old, changes.effective)
@@ -112,11 +101,11 @@ class Reloader:
         shared.hooks.slow_calls.limit_s = new.plugins.slow_call_s
         shared.enforcement.exempt(new.enforcement.exempt_users, new.enforcement.exempt_client_ids)
         if new.enforcement.enabled != old.enforcement.enabled:  # otherwise keep what an operator has set
-            self._operations.switch_enforcement(new.enforcement.enabled, "reload")
+            self._operations.enforce(new.enforcement.enabled, "reload")
         apply_log_settings(new.log)
 
 
-async def changed_options(hooks: HookCalls, old: Config, new: Config) -> ChangedOptions:
+async def _changed_options(hooks: HookCalls, old: Config, new: Config) -> ChangedOptions:
     """Let plugins check their options if they have changed.
 
     Raises `PluginConfigurationError`, also if they take longer than `READ_TIMEOUT_S`. The thread is then abandoned, as
@@ -130,7 +119,7 @@ async def changed_options(hooks: HookCalls, old: Config, new: Config) -> Changed
     raise PluginConfigurationError(f"plugins.options: plugins did not check them within {READ_TIMEOUT_S:g} s", ())
 
 
-def put_into_force(options: ChangedOptions) -> set[str]:
+def _put_into_force(options: ChangedOptions) -> set[str]:
     """Put changed options of plugins into force, and return the names of the plugins that have not raised.
 
     The others keep their old options, as far as the configuration in force shows; the next reload tries again.
@@ -139,11 +128,11 @@ def put_into_force(options: ChangedOptions) -> set[str]:
 
 
 async def load_again(
-    load: Callable[[], Config] | None, old: Config, hooks: HookCalls, rules: QuotaRules
+    load: Callable[[], Config] | None, old: Config, hooks: HookCalls
 ) -> tuple[Config, ChangedOptions] | None:
     """Read and check the configuration file again. Returns ``None``, and logs why, when there is none or it is invalid.
 
-    ``hooks`` are those of the plugins that are loaded, and ``rules`` what follows from them.
+    ``hooks`` are those of the plugins that are loaded.
     """
     if load is None:
         log.warning("nothing to reload: headrace runs without a configuration file")
@@ -151,10 +140,10 @@ async def load_again(
     try:
         with trio.fail_after(READ_TIMEOUT_S):
             new = await trio.to_thread.run_sync(load, abandon_on_cancel=True)
-        if faults := rules.faults_of(new):
+        if faults := rules_of(hooks).faults_of(new):
             raise await trio.to_thread.run_sync(new.error_of, faults)
         new.quotas_were_checked()
-        options = await changed_options(hooks, old, new)
+        options = await _changed_options(hooks, old, new)
     except ConfigError as error:
         for problem in error.problems:
             log.error("the configuration is invalid; the old one stays in force", problem=str(problem))  # noqa: TRY400
@@ -170,7 +159,7 @@ async def load_again(
     return new, options
 
 
-def log_changes(changes: ConfigDiff) -> None:
+def _log_changes(changes: ConfigDiff) -> None:
     """Log the settings that changed, and those that take effect only after a restart.
 
     Of the changes that take effect at once, settings come first, and at most `MOST_LOGGED_CHANGES` are logged.
@@ -187,6 +176,6 @@ def log_changes(changes: ConfigDiff) -> None:
 
 
 def log_warnings(config: Config) -> None:
-    """Log the settings that are valid but have no effect."""
+    """Log the settings that are valid but have no effect, or have another name now."""
     for warning in warnings_of(config):
         log.warning("configuration", warning=warning)

@@ -82,7 +82,7 @@ TIME_FOR_REQUEST_S: Final = 2.0
 
 
 class UnservedConnections:
-    """The connections of one process that have sent no request, or are not accepted by a broker, by age."""
+    """The connections that have sent no request, or are not accepted by a broker, by age."""
 
     def __init__(self) -> None:
         self._by_age: OrderedDict[ConnectionState, float] = OrderedDict()

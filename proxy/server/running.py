@@ -1,6 +1,6 @@
-"""Starting the event loop of a process: its clock, and unwrapping of the errors that prevent the start.
+"""Starting the event loop: its clock, and unwrapping of the errors that prevent the start.
 
-Called by the command line and by workers.
+Called by the command line.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-class CommonClock(trio.abc.Clock):
-    """The system's monotonic clock without an offset, so that times of all processes of a machine can be compared.
+class MonotonicClock(trio.abc.Clock):
+    """The system's monotonic clock without an offset, from which the native data plane takes its times, too.
 
     trio's own clock begins at a random number in each process.
     """
@@ -42,24 +42,24 @@ def running_clock() -> Callable[[], float]:
     It is called several times for each request, so it has as few layers as possible.
     """
     clock = trio.lowlevel.current_clock()
-    return time.monotonic if isinstance(clock, CommonClock) else clock.current_time
+    return time.monotonic if isinstance(clock, MonotonicClock) else clock.current_time
 
 
 def run_loop(main: Callable[[], Awaitable[T]]) -> T:
-    """Call ``trio.run`` with the `CommonClock`; raise a `StartupError` without the groups that nurseries wrap it in."""
+    """Call ``trio.run`` with the `MonotonicClock`; raise a `StartupError` without the groups around it."""
     try:
-        return trio.run(main, clock=CommonClock())
+        return trio.run(main, clock=MonotonicClock())
     except BaseExceptionGroup as group:
         if group.split(StartupError)[1] is not None:
             raise
-        raise startup_error_of(group) from group
+        raise _startup_error_of(group) from group
 
 
-def startup_error_of(group: BaseExceptionGroup[BaseException]) -> StartupError:
+def _startup_error_of(group: BaseExceptionGroup[BaseException]) -> StartupError:
     """Return the first `StartupError` in ``group``, which must contain one."""
     for error in group.exceptions:
         if isinstance(error, StartupError):
             return error
         if isinstance(error, BaseExceptionGroup) and error.subgroup(StartupError) is not None:
-            return startup_error_of(error)
+            return _startup_error_of(error)
     raise AssertionError("no start-up error") from group

@@ -2,7 +2,7 @@
 listeners and owns the nurseries.
 
 Nurseries are nested in the order of shutdown: the admin server and the periodic sweep outlive the connections, and the
-connections outlive the listeners. Called by the command line and by workers.
+connections outlive the listeners. Called by the command line.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final
 import structlog
 import trio
 
-from headrace.proxy.admin.operations import ServerOperations
+from headrace.proxy.admin.operations import Operations
 from headrace.proxy.connection.client_connection import ClientConnection
 from headrace.proxy.connection.opening.token_logins import adopt_late_owner
 from headrace.proxy.connection.state.timeouts import check_interval_s, end_if_overdue
@@ -60,7 +60,6 @@ if TYPE_CHECKING:
     from headrace.proxy.network.listening_sockets import ListeningSocket
     from headrace.proxy.server.bucket_state_file import BucketStateFile
     from headrace.proxy.server.service_manager import ServiceManager
-    from headrace.proxy.server.worker_place import WorkerPlace
     from headrace.quota_callbacks.buckets.client_quotas import ClientQuotas
     from headrace.quota_callbacks.requests import Address
 
@@ -84,10 +83,7 @@ CLOSE_TIMEOUT_S: Final = 10.0
 
 
 class Server:
-    """The proxy of one process. Create it, then call `run` once.
-
-    ``place`` is given to each of several workers, whose supervisor serves the admin port and owns the bucket state
-    file.
+    """The proxy. Create it, then call `run` once.
 
     The constructor and `run` raise `StartupError`, before any client is served, for errors that the operator has to
     correct.
@@ -99,34 +95,30 @@ class Server:
         *,
         load: Callable[[], Config] | None = None,
         plugins: pluggy.PluginManager | None = None,
-        place: WorkerPlace | None = None,
     ) -> None:
         self._config = config
-        self._place = place
-        self._logs_plugins = plugins is None and place is None  # those of workers are logged once for all
+        self._logs_plugins = plugins is None
         self.connections: set[ConnectionState] = set()
         self._unserved = UnservedConnections()
         self._token: trio.lowlevel.TrioToken | None = None
         self._topic_names = TopicNames()
         hooks = create_hook_calls(config, plugins)
-        quotas = create_client_quotas(config, hooks, place)
+        quotas = create_client_quotas(config, hooks)
         hooks.configure(quotas, config.plugins.options, self._context(quotas))
         hooks.flatten()
         self.shared, upstream = create_shared_state(config, hooks, self._topic_names)
-        self.operations = ServerOperations(self.shared, self.connections, config.client_quotas.awaited())
-        self._admission = create_admission(config, self.shared.counters, place)
+        self.operations = Operations(self.shared, self.connections, config.client_quotas.awaited())
+        self._admission = create_admission(config, self.shared.counters)
         self._admission.on_full = self._admission.overload.on_pause = self._make_room
         self.shared.admission = self._admission
         self.shared.data_plane = create_data_plane(config, self.shared, self._now_ms)
         self.shared.pipes.most = self._admission.overload.most_pipes
         check_at_start(config, hooks)
-        worker = place.number if place is not None else None
         self._collector = Collector()
-        self._quotas = QuotasInForce(config, hooks, self._admission, upstream, self._collector, worker=worker)
+        self._quotas = QuotasInForce(config, hooks, self._admission, upstream, self._collector)
         self.shared.client_quotas = self._quotas.apis
         self.reloader = Reloader(config, self.operations, self._admission, self._quotas, load)
-        if place is None:
-            log_warnings(config)
+        log_warnings(config)
         for listener in self.shared.listeners:
             listener.topology.on_change(partial(self._brokers_changed, listener))
         self._serial = 0
@@ -150,17 +142,15 @@ class Server:
         config = self._config
         self.shared.clock = running_clock()
         self._token = trio.lowlevel.current_trio_token()
-        self._sockets = open_sockets(ports_of(config), shared=self._place is not None)
+        self._sockets = open_sockets(ports_of(config))
         if self._logs_plugins:
             log_plugins(choice_of(config))
         try:
             async with trio.open_nursery() as outer:
-                if self._place is None:
-                    self._open_admin(outer)
+                self._open_admin(outer)
                 if await self._quotas.open(self._stop):
                     outer.start_soon(self._quotas.run)
-                    if self._place is None:
-                        await self._open_bucket_state(outer)
+                    await self._open_bucket_state(outer)
                     outer.start_soon(self._end_overdue)
                     outer.start_soon(self._sweep)
                     outer.start_soon(self._deliver_completed)
@@ -217,7 +207,6 @@ class Server:
             now_s=lambda: self.shared.clock(),
             deliver_completed=lambda: self.shared.deliver_completed(),
             muted=self._muted,
-            worker=self._place.number if self._place is not None else None,
             run_on_loop=self._run_on_loop,
         )
 
@@ -380,8 +369,6 @@ class Server:
             if self.shared.hooks.quotas is not None:
                 await in_slices(self.shared.hooks.quotas.table.sweep(int(now_s * 1000)))
                 self._collector.freeze_if_grown("buckets", len(self.shared.hooks.quotas))
-            if self._place is not None:
-                self._place.sweep()
 
     def _brokers_changed(self, listener: Listener, changed: frozenset[int]) -> None:
         """Pass the new metadata to the callbacks, and drain the connections to a broker whose address has changed.

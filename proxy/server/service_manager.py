@@ -1,7 +1,7 @@
 """Messages to the service manager that has started the proxy: systemd's notification protocol, sd_notify(3).
 
-Sent by the event loop of the proxy's only process, or of the supervisor of several workers, so that a loop that hangs
-sends none: then systemd restarts the proxy. Without ``NOTIFY_SOCKET`` in the environment, nothing is sent.
+Sent by the event loop, so that a loop that hangs sends none: then systemd restarts the proxy. Without
+``NOTIFY_SOCKET`` in the environment, nothing is sent.
 """
 
 from __future__ import annotations

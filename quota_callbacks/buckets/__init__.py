@@ -12,5 +12,4 @@ bloom_filters        sets of producer ids, in a few bits per id
 timeline             the timeline of an entity with a paced quota
 waiting              how long an entity has to wait, and its new connections that wait for it
 throttle_times       the metric ``throttle-time``
-shared               buckets in memory that several workers share
 """

@@ -106,7 +106,7 @@ class BucketTable:
             self._owned[owner] -= 1
             if not self._owned[owner]:
                 del self._owned[owner]
-        bucket.drop()
+        bucket.dropped = True
 
     def buckets(self) -> list[QuotaBucket]:
         """Return all buckets."""

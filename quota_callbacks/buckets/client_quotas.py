@@ -35,7 +35,6 @@ from headrace.quota_callbacks.policies import KAFKA_POLICY, Limit
 
 if TYPE_CHECKING:
     from headrace.quota_callbacks.buckets.quota_bucket import Owner
-    from headrace.quota_callbacks.buckets.shared.buckets import SharedBuckets
     from headrace.quota_callbacks.requests import Request
     from headrace.quota_callbacks.verdicts import Throttle
 
@@ -111,13 +110,10 @@ class ClientQuotas(BucketSource):
         quota_limit: QuotaLimit,
         max_buckets: int = MAX_BUCKETS,
         max_owned: int = MAX_OWNED,
-        shared: SharedBuckets | None = None,
     ) -> None:
-        """``shared`` is the memory that several workers share their buckets in; ``None`` with a single process."""
         self._windows: dict[str, Window] = dict(windows.items())
         self._metric_tags = metric_tags
         self._quota_limit = quota_limit
-        self._shared = shared
         self.table = BucketTable(max_buckets, max_owned)
         self.generation = 0
         self.on_change: Callable[[], None] | None = None
@@ -177,15 +173,12 @@ class ClientQuotas(BucketSource):
             found = self.named((quota_key(key), pairs), owner_of(connection, client_id, pairs))
         if found is not None and not isinstance(found, kind):
             raise TypeError(f"{key} is measured by a {type(found).__name__}, not by a {kind.__name__}")
-        received_ms = int(request.received_s * 1000)
         if found is None or found is not before:
-            first_used_ms = received_ms
+            first_used_ms = int(request.received_s * 1000)
         valid_for = -1 if found is not None and found.overflow else self.generation
         connection.cache[slot] = (valid_for, connection.user, client_id, found, first_used_ms)
-        if found is not None:
-            found.learn_wait(received_ms)
-            if found.meter is not None:
-                found.meter.withdraw()
+        if found is not None and found.meter is not None:
+            found.meter.withdraw()
         return found
 
     def end_waits(self) -> None:
@@ -221,8 +214,7 @@ class ClientQuotas(BucketSource):
 
     def _create(self, name: BucketName, owner: Owner | None) -> QuotaBucket:
         key, tags = name
-        row = None if self._shared is None else self._shared.row(name)
-        bucket = BUCKET_KINDS.get(key, RateBucket)(key, tags, self._windows[key], row)
+        bucket = BUCKET_KINDS.get(key, RateBucket)(key, tags, self._windows[key])
         bucket.owner = owner
         bucket.overflow = bool(tags) and tags[0][0] == OVERFLOW
         self.table.add(bucket)
@@ -242,10 +234,7 @@ class ClientQuotas(BucketSource):
         return bucket
 
     def restore(self, key: str, tags: Mapping[str, str], state: Mapping[str, Any], now_ms: int) -> None:
-        """Restore the state of a bucket (`QuotaBucket.state`) from before a restart; ages count back from ``now_ms``.
-
-        A bucket that workers share is restored by the first of them; the call has no effect in the others.
-        """
+        """Restore the state of a bucket from before a restart (`QuotaBucket.state`); ages count from ``now_ms``."""
         self.named((quota_key(key), tuple(tags.items()))).restore(state, now_ms)
 
     def quotas_changed(self) -> None:

@@ -12,7 +12,6 @@ from random import SystemRandom
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from headrace.quota_callbacks.buckets.quota_bucket import NEVER_USED, QuotaBucket, Tags
-from headrace.quota_callbacks.buckets.shared.debts import SharedTokens
 from headrace.quota_callbacks.buckets.throttle_times import METRICS_WINDOW
 from headrace.quota_callbacks.buckets.timed_bloom_filters import TimedBloomFilters
 from headrace.quota_callbacks.buckets.token_bucket import TokenBucket
@@ -23,8 +22,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from headrace.quota_callbacks.buckets.sampled_rate import Window
-    from headrace.quota_callbacks.buckets.shared.buckets import SharedRow
-    from headrace.quota_callbacks.buckets.waiting import Wait
     from headrace.quota_callbacks.verdicts import Throttle
 
 __all__ = ["BUCKET_KINDS", "MutationBucket", "ProducerIdBucket", "QuotaBucket", "RateBucket"]
@@ -55,8 +52,8 @@ class RateBucket(QuotaBucket):
 
     __slots__ = ("typical",)
 
-    def __init__(self, key: str, tags: Tags, window: Window, row: SharedRow | None = None) -> None:
-        super().__init__(key, tags, window, row)
+    def __init__(self, key: str, tags: Tags, window: Window) -> None:
+        super().__init__(key, tags, window)
         self.typical = 0.0
         """Moving average of the cost of a request, for reservations that are made before the cost is known."""
 
@@ -90,13 +87,13 @@ class RateBucket(QuotaBucket):
         For Kafka's rate that is ``limit x (samples - 1) x seconds - total``: the window is never shorter, and the total
         only decreases as samples leave it. For a paced rate it is what is left of the burst, since the debt only
         decreases with time; but only for a key whose requests cost what is reserved for them. It is 0 while the entity
-        has to wait or was throttled shortly before, so that each request is decided by itself; and for a bucket that
-        workers share, since others may charge it meanwhile. Infinity without a limit.
+        has to wait or was throttled shortly before, so that each request is decided by itself. Infinity without a
+        limit.
         """
         limit = self.limit
         if limit is None:
             return math.inf
-        if self._row is not None or self.gate_ms > now_ms or self.was_throttled(now_ms):
+        if self.gate_ms > now_ms or self.was_throttled(now_ms):
             return 0.0
         if self.paced:
             return max(0.0, self.burst_left(limit, now_ms)) if self.key in EXACT_WHEN_PACED else 0.0
@@ -176,27 +173,14 @@ class RateBucket(QuotaBucket):
         self._rate.restore(state.get("rate"), now_ms)
 
 
-class _BucketOfTokens(QuotaBucket):
-    """A quota that is enforced by a token bucket, which workers may share."""
+class MutationBucket(QuotaBucket):
+    """Controller mutations (KIP-599): a token bucket that is enforced, and a rate that is only measured."""
 
     __slots__ = ("_bucket",)
 
-    _bucket: TokenBucket
-
-    def _unshare(self) -> None:
-        super()._unshare()
-        if isinstance(self._bucket, SharedTokens):
-            self._bucket = self._bucket.private_copy()
-
-
-class MutationBucket(_BucketOfTokens):
-    """Controller mutations (KIP-599): a token bucket that is enforced, and a rate that is only measured."""
-
-    __slots__ = ()
-
-    def __init__(self, key: str, tags: Tags, window: Window, row: SharedRow | None = None) -> None:
-        super().__init__(key, tags, window, row, METRICS_WINDOW)
-        self._bucket = _tokens(window.samples * window.seconds, row)
+    def __init__(self, key: str, tags: Tags, window: Window) -> None:
+        super().__init__(key, tags, window, METRICS_WINDOW)
+        self._bucket = TokenBucket.over(window)
 
     def admit(self, mutations: float, now_ms: int) -> Throttle | None:
         """Strict: charge any amount and return ``None`` while the bucket is not overdrawn.
@@ -302,23 +286,21 @@ class SeenIds(Protocol):
         """Let each request be decided by itself from now on."""
 
 
-class ProducerIdBucket(_BucketOfTokens):
+class ProducerIdBucket(QuotaBucket):
     """Producer ids (KIP-936): an id that was not seen in the window takes a token. The limit is ids per window."""
 
-    __slots__ = ("_filters", "_seen_until_ms", "new_ids", "seen")
+    __slots__ = ("_bucket", "_filters", "_seen_until_ms", "new_ids", "seen")
 
-    def __init__(self, key: str, tags: Tags, window: Window, row: SharedRow | None = None) -> None:
-        super().__init__(key, tags, window, row)
-        self._bucket = _tokens(window.seconds, row)
+    def __init__(self, key: str, tags: Tags, window: Window) -> None:
+        super().__init__(key, tags, window)
+        self._bucket = TokenBucket(window.seconds)
         self._filters: TimedBloomFilters | None = None
         self.new_ids = 0
-        """Number of ids that were charged to this bucket by this process."""
+        """Number of ids that were charged to this bucket."""
         self.seen: SeenIds | None = None
         """What else learns which ids cost nothing; ``None`` for nothing."""
         self._seen_until_ms: dict[int, int] | None = None
         """Recent producer ids, and the time until which the filters contain them. Most requests have one of these."""
-        if row is not None:
-            row.learn_ids(self._learn)
 
     def charge(self, producer_id: int, now_ms: int) -> Throttle | None:
         """Look up the id and charge it if it is new; return the throttle, ``None`` without one.
@@ -330,8 +312,6 @@ class ProducerIdBucket(_BucketOfTokens):
             recent = self._seen_until_ms = {}
         if producer_id < 0 or now_ms < recent.get(producer_id, NEVER_USED):
             return None
-        if self._row is not None:
-            self._row.receive_ids()
         filters = self.filters
         seen = filters.seen_or_add(producer_id, now_ms)
         if len(recent) >= RECENT_IDS:
@@ -341,26 +321,19 @@ class ProducerIdBucket(_BucketOfTokens):
             self.seen.add(producer_id, filters.remembers_until_ms)
         if seen:
             return None
-        if self._row is not None:
-            self._row.publish_id(producer_id, now_ms)
         return self.charge_new(now_ms)
 
-    def _extend_wait(self, since_ms: int, until_ms: int, now_ms: int) -> Wait | None:
+    def _extend_wait(self, since_ms: int, until_ms: int, now_ms: int) -> None:
         """As `QuotaBucket._extend_wait`. Requests with ids that were seen may have to wait, too."""
-        wait = super()._extend_wait(since_ms, until_ms, now_ms)
+        super()._extend_wait(since_ms, until_ms, now_ms)
         if self.seen is not None and self.gate_ms > now_ms:
             self.seen.close()
             self.seen = None
-        return wait
 
     @property
     def seen_until_ms(self) -> Mapping[int, int]:
         """The recent producer ids, with the time until which each costs nothing."""
         return self._seen_until_ms or {}
-
-    def _learn(self, producer_id: int, at_ms: int) -> None:
-        """Add an id that another worker has charged."""
-        self.filters.seen_or_add(producer_id, at_ms)
 
     @property
     def filters(self) -> TimedBloomFilters:
@@ -447,10 +420,6 @@ class ProducerIdBucket(_BucketOfTokens):
         self._bucket.restore(state.get("tokens"), now_ms)
         if state.get("filters") is not None:
             self.filters.restore(state["filters"], now_ms)
-
-
-def _tokens(burst_s: float, row: SharedRow | None) -> TokenBucket:
-    return TokenBucket(burst_s) if row is None else row.tokens(burst_s)
 
 
 BUCKET_KINDS: Final[Mapping[str, type[QuotaBucket]]] = {

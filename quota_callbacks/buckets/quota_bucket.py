@@ -1,8 +1,7 @@
 """The base class of all buckets: key and tags, limit and policy, and the timeline of paced requests.
 
 The subclasses are in `headrace.quota_callbacks.buckets.kinds`; `headrace.quota_callbacks.buckets.client_quotas` creates
-and drops buckets. With a row of `headrace.quota_callbacks.buckets.shared.buckets`, all workers share a bucket. Pure:
-time is an argument, in whole milliseconds.
+and drops buckets. Pure: time is an argument, in whole milliseconds.
 """
 
 from __future__ import annotations
@@ -11,11 +10,8 @@ import math
 from abc import ABC, abstractmethod
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final, Protocol
-from zlib import crc32
 
 from headrace.quota_callbacks.buckets.sampled_rate import SampledRate, Window
-from headrace.quota_callbacks.buckets.shared.debts import SharedTimeline
-from headrace.quota_callbacks.buckets.shared.rates import SharedRate
 from headrace.quota_callbacks.buckets.throttle_times import METRICS_WINDOW, ThrottleTimes
 from headrace.quota_callbacks.buckets.timeline import Timeline
 from headrace.quota_callbacks.buckets.waiting import NEVER, Wait
@@ -25,7 +21,6 @@ from headrace.quota_callbacks.verdicts import Reason, Throttle
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from headrace.quota_callbacks.buckets.shared.buckets import SharedRow
     from headrace.quota_callbacks.policies import QuotaPolicy
     from headrace.quota_callbacks.requests import Request
 
@@ -57,7 +52,6 @@ class QuotaBucket(ABC):
 
     __slots__ = (
         "_rate",
-        "_row",
         "_tags",
         "_throttled_ms",
         "_throttles",
@@ -77,22 +71,12 @@ class QuotaBucket(ABC):
         "window",
     )
 
-    def __init__(
-        self,
-        key: str,
-        tags: Tags,
-        window: Window,
-        row: SharedRow | None = None,
-        measured_over: Window | None = None,
-    ) -> None:
-        """``row`` is the bucket's shared memory, if workers share it; ``measured_over`` the window of its rate, if not
-        ``window``."""
+    def __init__(self, key: str, tags: Tags, window: Window, measured_over: Window | None = None) -> None:
+        """``measured_over`` is the window of its rate, if not ``window``."""
         self.key: str = key
         self._tags = tags
         self.window = window
-        self._row = row
-        over = measured_over or window
-        self._rate = SampledRate(over) if row is None else row.rate(over)
+        self._rate = SampledRate(measured_over or window)
         self.limit: float | None = None
         """The limit in the key's unit; ``None`` is unlimited, and still recorded."""
         self.entity = ""
@@ -112,7 +96,7 @@ class QuotaBucket(ABC):
         self._throttled_ms = NEVER
         """Time of the last throttle that was imposed."""
         self._throttles: ThrottleTimes | None = None
-        self._timeline: Timeline | None = None if row is None else row.timeline()
+        self._timeline: Timeline | None = None
         self._wait: Wait | None = None
         self.gate_ms = NEVER
         """Before this time, `wait` must be called before a request is charged."""
@@ -139,21 +123,6 @@ class QuotaBucket(ABC):
         limit, timeline = self.limit, self._timeline
         return timeline is None or limit is None or timeline.debt(self.per_second(limit), now_ms) == 0
 
-    def drop(self) -> None:
-        """Mark the bucket as dropped from the table. Later charges, of outstanding reservations, have no effect."""
-        self.dropped = True
-        if self._row is not None:
-            self._unshare()
-            self._row.give_back()
-            self._row = None
-
-    def _unshare(self) -> None:
-        """Replace shared state by private copies."""
-        if isinstance(self._rate, SharedRate):
-            self._rate = self._rate.private_copy()
-        if isinstance(self._timeline, SharedTimeline):
-            self._timeline = self._timeline.private_copy()
-
     # --- the wait of new connections ---
 
     def wait(self, request: Request, first_used_ms: int, now_ms: int) -> Throttle | None:
@@ -164,7 +133,6 @@ class QuotaBucket(ABC):
         request may have come that caused it), and any connection while the entity has to wait
         for more than a window, which is more than Kafka's rate remembers.
         """
-        self.learn_wait(now_ms)
         wait, limit = self._wait, self.limit
         if wait is None or limit is None or wait.is_over(now_ms):
             return None
@@ -185,46 +153,24 @@ class QuotaBucket(ABC):
             self._wait.leave(request)
             self.gate_ms = self._wait.gate_ms
 
-    def learn_wait(self, now_ms: int) -> None:
-        """Learn until when the entity has to wait, as other workers have decided."""
-        if self._row is None:
-            return
-        for since_ms, until_ms, terms in self._row.waits():
-            if until_ms > now_ms and terms == self._terms():
-                self._extend_wait(since_ms, until_ms, now_ms)
-
     def end_wait(self) -> None:
         """End the wait of the entity, since its quota was changed or enforcement was switched off."""
         if self._wait is not None:
             self._wait.end()
             self.gate_ms = self._wait.gate_ms
-        if self._row is not None:
-            self._row.publish_wait(0, 0, 0.0)
 
     def _note_throttle(self, throttle_ms: int, now_ms: int) -> None:
         """Note that the entity has to wait, unless its policy leaves new connections alone."""
-        self._impose_wait(now_ms, now_ms + min(throttle_ms, self.policy.longest_throttle_ms), now_ms)
+        self._extend_wait(now_ms, now_ms + min(throttle_ms, self.policy.longest_throttle_ms), now_ms)
 
-    def _impose_wait(self, since_ms: int, until_ms: int, now_ms: int) -> None:
-        """Extend the wait, and publish it."""
-        wait = self._extend_wait(since_ms, until_ms, now_ms)
-        if wait is not None and self._row is not None:
-            self._row.publish_wait(wait.since_ms, wait.until_ms, self._terms())
-
-    def _terms(self) -> float:
-        """Return a checksum of limit and policy: a wait that was imposed on other terms does not apply any more."""
-        return float(crc32(f"{self.limit!r} {self.policy!r}".encode()))
-
-    def _extend_wait(self, since_ms: int, until_ms: int, now_ms: int) -> Wait | None:
-        """Extend the wait; return it if it is longer than before."""
+    def _extend_wait(self, since_ms: int, until_ms: int, now_ms: int) -> None:
         policy = self.policy
         if policy.observe or policy.new_connections is NewConnections.KAFKA or self.limit is None:
-            return None
+            return
         if self._wait is None:
             self._wait = Wait()
-        longer = self._wait.extend(since_ms, until_ms, now_ms)
+        self._wait.extend(since_ms, until_ms, now_ms)
         self.gate_ms = self._wait.gate_ms
-        return self._wait if longer else None
 
     # --- paced ---
 
@@ -325,10 +271,8 @@ class QuotaBucket(ABC):
     def state(self, now_ms: int) -> dict[str, Any]:
         """Return the state for `restore`: plain values, with ages instead of times."""
         state: dict[str, Any] = {}
-        timeline = None if self._timeline is None else self._timeline.state(now_ms)
-        if timeline is not None and timeline[2]:
-            state["timeline"] = timeline
-        self.learn_wait(now_ms)
+        if self._timeline is not None:
+            state["timeline"] = self._timeline.state(now_ms)
         wait = self._wait
         if wait is not None and wait.until_ms > now_ms:
             state["wait"] = [now_ms - wait.since_ms, wait.until_ms - now_ms, self.limit]
@@ -341,11 +285,10 @@ class QuotaBucket(ABC):
             if self._timeline is None:
                 self._timeline = Timeline()
             self._timeline.restore(state["timeline"], now_ms)
-        self.learn_wait(now_ms)
-        if "wait" in state and self._wait is None:
+        if "wait" in state:
             age_ms, left_ms, limit = state["wait"]
             if limit == self.limit:
-                self._impose_wait(now_ms - int(age_ms), now_ms + int(left_ms), now_ms)
+                self._extend_wait(now_ms - int(age_ms), now_ms + int(left_ms), now_ms)
 
     def _throttle_time(self, now_ms: int) -> float:
         return math.nan if self._throttles is None else self._throttles.average(now_ms)

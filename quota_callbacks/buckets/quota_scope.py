@@ -2,8 +2,8 @@
 
 The proxy creates a `QuotaScope` for each entity type that has ``metric_tags``
 (`headrace.quota_callbacks.definitions.EntityTypeDefinition`), and gives it to the callbacks that enforce its keys (the
-hook `scoped_callback`). The buckets are in the same table as all others (`ClientQuotas`), so workers share them, a
-restart keeps them, and metrics show them. Pure.
+hook `scoped_callback`). The buckets are in the same table as all others (`ClientQuotas`), so a restart keeps them, and
+metrics show them. Pure.
 """
 
 from __future__ import annotations

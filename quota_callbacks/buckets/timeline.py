@@ -74,7 +74,7 @@ class Timeline:
         reservations delays its slot, or an entity whose requests cost more than expected would exceed its limit as long
         as requests wait.
         """
-        excess = min(self.settled() - settled, self.debt(limit, now_ms) - burst)
+        excess = min(self._settled - settled, self.debt(limit, now_ms) - burst)
         delay_ms = _wait_ms(excess, limit)
         return delay_ms if delay_ms >= LEAST_DELAY_MS else 0
 

@@ -51,13 +51,11 @@ class Wait:
         """The time before which a request has to be checked: the end of the wait, or never while requests wait."""
         return ALWAYS if self._tickets else self.until_ms
 
-    def extend(self, since_ms: int, until_ms: int, now_ms: int) -> bool:
-        """Wait until ``until_ms``, for a throttle that was imposed at ``since_ms``; return whether that is longer."""
-        if until_ms <= self.until_ms:
-            return False
-        self.since_ms = since_ms if self.until_ms <= now_ms else min(since_ms, self.since_ms)
-        self.until_ms = until_ms
-        return True
+    def extend(self, since_ms: int, until_ms: int, now_ms: int) -> None:
+        """Wait at least until ``until_ms``, for a throttle that was imposed at ``since_ms``."""
+        if until_ms > self.until_ms:
+            self.since_ms = since_ms if self.until_ms <= now_ms else min(since_ms, self.since_ms)
+            self.until_ms = until_ms
 
     def end(self) -> None:
         """End the wait. Requests that wait already are admitted when they ask again, or wait anew if they have to."""

@@ -12,7 +12,6 @@ import pytest
 
 from benchmarks.bench.cores import Cores, ProcessMeter, cpu_clock, pin_process
 from benchmarks.bench.errors import BenchError
-from testbed.proxy_process import ProxyProcess
 
 SPIN = "import sys, time\nwhile time.process_time() < 0.2: pass\nprint('done', flush=True)\nsys.stdin.read()"
 PARENT = f"""
@@ -24,8 +23,6 @@ child.stdout.readline()
 print(child.pid, flush=True)
 child.wait()
 """
-UNREACHABLE = "127.0.0.1:1"
-"""No broker."""
 GONE = 2**22 + 1
 """Above the highest process id that Linux gives."""
 
@@ -51,16 +48,6 @@ def test_children_count() -> None:
         own_s = time.clock_gettime(cpu_clock(parent.pid))
         assert meter.cpu_s >= own_s + 0.2
         assert meter.resident_bytes > alone_bytes
-
-
-def test_the_supervisor_the_fork_server_and_both_workers_count() -> None:
-    with ProxyProcess(UNREACHABLE, config="workers = 2\n") as proxy:
-        (fork_server,) = psutil.Process(proxy.pid).children()
-        assert len(proxy.worker_pids) == 2
-        pids = [proxy.pid, fork_server.pid, *proxy.worker_pids]
-        each_s = [time.clock_gettime(cpu_clock(pid)) for pid in pids]
-        assert min(each_s) > 0
-        assert ProcessMeter(proxy.pid).cpu_s >= sum(each_s)
 
 
 def test_a_process_that_is_gone() -> None:

@@ -12,14 +12,13 @@ from benchmarks.bench.figures import (
     P99_MS,
     RATE,
     RESIDENT_BYTES,
-    WORKER_SHARE,
+    THREAD_SHARE,
     Results,
 )
 from benchmarks.bench.targets import Outcome, Verdict, evaluate, peers
 from tests.benchmarks.samples import results, rounds, sample
 
 OURS = "headrace-quotas"
-TWO_WORKERS = "headrace-2-workers"
 NATIVE = "headrace-native"
 
 
@@ -47,20 +46,6 @@ def test_cpu_against_a_peer(work: str, what: str, base: str, limit: float) -> No
     for cpu_s, verdict in ((2 * limit, Verdict.MET), (2 * limit + 0.01, Verdict.MISSED)):
         measured = results(rounds(work, OURS, CPU_S, cpu_s), rounds(work, base, CPU_S, 2.0))
         assert one(measured, OURS, what, base).verdict is verdict
-
-
-@pytest.mark.parametrize("work", ["produce", "fetch", "small", "busy"])
-def test_two_workers_against_one(work: str) -> None:
-    for cpu_s, verdict in ((2.2, Verdict.MET), (2.21, Verdict.MISSED)):
-        measured = results(rounds(work, TWO_WORKERS, CPU_S, cpu_s), rounds(work, OURS, CPU_S, 2.0))
-        evaluated = {each.verdict for each in evaluate(measured) if each.path == TWO_WORKERS}
-        assert evaluated == {verdict, Verdict.UNKNOWN}
-
-
-@pytest.mark.parametrize(("share", "verdict"), [(0.4, Verdict.MET), (0.39, Verdict.MISSED)])
-def test_load_is_spread_over_both_workers(share: float, verdict: Verdict) -> None:
-    measured = results(rounds("busy", TWO_WORKERS, WORKER_SHARE, 0.1, share, 0.5))
-    assert one(measured, TWO_WORKERS, "2 workers: CPU share", "0.4").verdict is verdict
 
 
 @pytest.mark.parametrize("work", ["produce", "fetch"])
@@ -101,7 +86,7 @@ def test_resident_memory(mebibytes: int, verdict: Verdict) -> None:
 
 
 def test_peers_are_the_ways_of_others() -> None:
-    paths = ("direct", "haproxy", "kroxylicious", "headrace", OURS, NATIVE, TWO_WORKERS, "mine")
+    paths = ("direct", "haproxy", "kroxylicious", "headrace", OURS, NATIVE, "mine")
     assert peers(results(*(rounds("small", path, CPU_S, 1.0) for path in paths)), "small") == [
         "haproxy",
         "kroxylicious",
@@ -157,6 +142,6 @@ def test_native_latency_is_compared_with_what_haproxy_adds(p99_ms: float, verdic
 
 def test_native_threads_share_the_load_and_connections_are_small() -> None:
     threads = f"{NATIVE}-2-threads"
-    measured = results(rounds("busy", threads, WORKER_SHARE, 0.45), rounds("idle", NATIVE, CONNECTION_BYTES, 6145.0))
+    measured = results(rounds("busy", threads, THREAD_SHARE, 0.45), rounds("idle", NATIVE, CONNECTION_BYTES, 6145.0))
     assert one(measured, threads, "native, 2 threads: CPU share", "0.45").verdict is Verdict.MET
     assert one(measured, NATIVE, "native: bytes", "6,144").verdict is Verdict.MISSED

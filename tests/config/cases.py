@@ -42,7 +42,9 @@ NETWORK: Final = (
 )
 NETWORKS: Final = 'expected a list of networks, such as ["10.0.0.0/24"]'
 SERVERS: Final = 'expected a list of one or more host:port, such as ["kafka-1:9092"]'
-WORKERS: Final = 'expected a whole number from 1 to 64, or "auto" for one for each core'
+THREADS: Final = 'expected a whole number from 1 to 64, or "auto" for one for each core'
+_THREADS: Final = (("1", 1), ("64", 64), ('"auto"', AUTO))
+_NO_THREADS: Final = ("0", "65", "-1", '"2"', '"Auto"', "1.5", "true", "[2]", "{}")
 IMPORT_PATH: Final = 'expected an import path, such as "my_package.my_module:MyPlugin" or "my_module"'
 LIBRDKAFKA: Final = (
     'expected a table of librdkafka\'s settings, each key in quotes, such as "security.protocol" = "ssl"; '
@@ -155,14 +157,10 @@ GOOD: Final = (
     Good("listen.node_ids", '"1001-1010, 0 - 2"', NodeIds(ranges=((0, 2), (1001, 1010)))),
     Good("listen.backlog", "1", 1),
     Good("listen.backlog", "65535", 65535),
-    Good("workers", "1", 1),
-    Good("workers", "64", 64),
-    Good("workers", '"auto"', AUTO),
+    *(Good(key, value, threads) for key in ("workers", "data_plane_threads") for value, threads in _THREADS),
     Good("data_plane", '"auto"', DataPlane.AUTO),
     Good("data_plane", '"python"', DataPlane.PYTHON),
     Good("data_plane", '"native"', DataPlane.NATIVE),
-    Good("data_plane_threads", "1", 1),
-    Good("data_plane_threads", "64", 64),
     Good("limits.max_frame_bytes", '"1MiB"', 2**20),
     Good("limits.max_frame_bytes", '"1.5 MB"', 1_500_000),
     Good("limits.max_frame_bytes", "1024", 1024),
@@ -212,8 +210,6 @@ GOOD: Final = (
     Good("limits.idle_timeout", '"1d"', 86400.0),
     Good("shutdown.drain_timeout", "0", 0.0),
     Good("shutdown.drain_timeout", '"1.5m"', 90.0),
-    Good("watchdog.timeout", '"1s"', 1.0),
-    Good("watchdog.timeout", "86400", 86400.0),
     Good("admin.listen", '"127.0.0.1:0"', Address(host="127.0.0.1", port=0)),
     Good("quota.state.file", '"/var/lib/headrace/usage.sqlite"', "/var/lib/headrace/usage.sqlite"),
     Good("quota.state.interval", '"1m"', 60.0),
@@ -291,9 +287,9 @@ def _size(key: str) -> tuple[Bad, ...]:
 
 
 BAD: Final = (
-    *_invalid("workers", WORKERS, "0", "65", "-1", '"2"', '"Auto"', "1.5", "true", "[2]", "{}"),
+    *_invalid("workers", THREADS, *_NO_THREADS),
+    *_invalid("data_plane_threads", THREADS, *_NO_THREADS),
     *_invalid("data_plane", 'expected "auto", "native" or "python"', '"rust"', "true"),
-    *_invalid("data_plane_threads", WHOLE.format(1, 64), "0", "65", '"2"', "true"),
     *_invalid("upstream.bootstrap_servers", SERVERS, "[]", '"127.0.0.1:9092"', "9092", "{}"),
     *(
         Bad("upstream.bootstrap_servers", f'["a:1", {item}]', f"{CONNECT}{why}", item, 1, schema_sees=seen)
@@ -435,7 +431,6 @@ BAD: Final = (
     *_duration("limits.login_timeout", "1s", "1h", "999ms", "61m"),
     *_duration("limits.request_timeout", "1s", "1h", "999ms", "61m"),
     *_duration("shutdown.drain_timeout", "0s", "1d", "", "25h"),
-    *_duration("watchdog.timeout", "1s", "1d", "999ms", "25h"),
     *_invalid("quota.state.file", "expected the path of a file", "1", '""'),
     *_invalid("quota.state.interval", DURATION.format("1s", "1h"), "true"),
     Bad("quota.state.interval", '"10ms"', DURATION.format("1s", "1h"), schema_sees=False),

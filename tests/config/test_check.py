@@ -57,12 +57,16 @@ def test_one_quota(tmp_path: Path) -> None:
     assert report.lines[-1] == "ok: 1 quota for 1 entity, enforcement on"
 
 
+@pytest.mark.parametrize("key", ["workers", "data_plane_threads"])
 @pytest.mark.parametrize(
-    ("workers", "expected"), [("1", []), ("2", ["ok: 2 workers"]), ('"auto"', ["ok: a worker for each core"])]
+    ("threads", "expected"),
+    [("1", []), ("2", ["ok: 2 native threads"]), ('"auto"', ["ok: a native thread for each core"])],
 )
-def test_several_workers(tmp_path: Path, workers: str, expected: list[str]) -> None:
-    lines = checked(tmp_path, f"workers = {workers}\n").lines
-    assert [line for line in lines if "worker" in line] == expected
+def test_several_threads(tmp_path: Path, key: str, threads: str, expected: list[str]) -> None:
+    lines = checked(tmp_path, f"{key} = {threads}\n").lines
+    assert [line for line in lines if "thread" in line] == expected
+    lines = checked(tmp_path, f'{key} = {threads}\ndata_plane = "python"\n').lines
+    assert not any("thread" in line for line in lines)
 
 
 def test_problems(tmp_path: Path) -> None:

@@ -31,6 +31,7 @@ def test_the_table_of_flags() -> None:
         "--node-ids": "listen.node_ids",
         "--workers": "workers",
         "--data-plane": "data_plane",
+        "--data-plane-threads": "data_plane_threads",
         "--max-frame-bytes": "limits.max_frame_bytes",
         "--drain-timeout": "shutdown.drain_timeout",
         "--admin": "admin.listen",
@@ -62,7 +63,8 @@ def test_three_flags_are_enough() -> None:
         ("listen.advertised_port", 29192, 29192),
         ("listen.node_ids", "0-2", "0-2"),
         ("workers", "2", 2),
-        ("workers", "auto", AUTO),
+        ("data_plane_threads", "2", 2),
+        ("data_plane_threads", "auto", AUTO),
         ("limits.max_frame_bytes", "1MiB", 2**20),
         ("limits.max_frame_bytes", "2048", 2048),
         ("shutdown.drain_timeout", "5", 5.0),
@@ -105,7 +107,7 @@ def test_without_anything_the_required_flags_are_named() -> None:
 CONNECT = 'expected host:port, such as "kafka-1:9192", "127.0.0.1:9192" or "[::1]:9192", port 1-65535'
 NO_PORT = "the port is missing or not a number"
 PORT = "expected a whole number from 1 to 65535"
-WORKERS = 'expected a whole number from 1 to 64, or "auto" for one for each core'
+THREADS = 'expected a whole number from 1 to 64, or "auto" for one for each core'
 HOST = 'expected a host name or IP address that clients can reach, such as "kafka.example.com"'
 WILDCARD = "clients cannot connect to a wildcard address"
 TOO_HIGH = "broker 70000 would be at port 89193 (this port + 1 + id), above 65535"
@@ -123,8 +125,8 @@ DURATION = 'expected a duration such as "10s" (ms, s, m, h, d) or a number of se
         ("listen.advertised_port", "0", f"--advertised-port 0: {PORT}"),
         ("listen.advertised_host", "*", f'--advertised-host "*": {HOST}; {WILDCARD}'),
         ("listen.node_ids", "0-70000", f'--listen "127.0.0.1:19192": {TOO_HIGH}; {NARROW}'),
-        ("workers", "0", f"--workers 0: {WORKERS}"),
-        ("workers", "all", f'--workers "all": {WORKERS}'),
+        ("workers", "0", f"--workers 0: {THREADS}"),
+        ("data_plane_threads", "all", f'--data-plane-threads "all": {THREADS}'),
         ("shutdown.drain_timeout", "-1", f"--drain-timeout -1: {DURATION}"),
         ("quota.window.num", 0, "quota.window.num 0: expected a whole number from 1 to 2147483647"),
         ("plugins.load", 5, "plugins.load 5: expected a list of import paths"),

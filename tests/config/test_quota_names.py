@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pickle
 import tomllib
 from typing import TYPE_CHECKING
 
@@ -79,7 +78,7 @@ def later(text: str) -> Config:
 def refused(text: str) -> str:
     config = loads(MINIMAL + text, "headrace.toml", schema=None)
     with pytest.raises(ConfigValueError) as caught:
-        check_quota_names(pickle.loads(pickle.dumps(config)), SCHEMA)  # noqa: S301
+        check_quota_names(config, SCHEMA)
     with pytest.raises(ConfigValueError) as at_once:
         loads(MINIMAL + text, "headrace.toml", schema=SCHEMA)
     assert str(at_once.value) == str(caught.value)

@@ -20,7 +20,7 @@ NEEDS_RESTART = (
     *("client_quotas.store", "client_quotas.topic", "client_quotas.topic_replication_factor"),
     *("client_quotas.topic_history", "client_quotas.topic_properties", "client_quotas.unreachable"),
     *("client_quotas.file", "client_quotas.audit_rows", "client_quotas.brokers", "client_quotas.timeout"),
-    *("quota.state.file", "quota.state.interval", "workers", "data_plane", "data_plane_threads", "listeners"),
+    *("quota.state.file", "quota.state.interval", "data_plane", "data_plane_threads", "listeners"),
     "upstream.proxy_protocol",
     *(f"upstream.tls.{key}" for key in ("enabled", "ca_file", "ca_password", "verify_names", "certificate_file")),
     *(f"upstream.tls.{key}" for key in ("key_file", "key_password", "min_version", "ciphers", "kernel")),
@@ -58,7 +58,7 @@ AT_ONCE = (
     *("limits.idle_timeout", "shutdown.drain_timeout", "log.level", "enforcement.enabled", "enforcement.exempt_users"),
     *("enforcement.exempt_client_ids", "quotas", "plugins.on_error", "plugins.slow_call"),
     *("admin.allowed_hosts", "admin.max_connections", "admin.max_connections_per_ip", "admin.request_timeout"),
-    *("log.lines_per_minute", "watchdog.timeout"),
+    *("log.lines_per_minute", "workers"),
     *("client_quotas.administrators", "client_quotas.alter"),
     *("client_quotas.enforcement", "client_quotas.new_connections"),
 )
@@ -76,7 +76,9 @@ def test_nothing_changed() -> None:
     assert changes.effective == BEFORE
 
 
-@pytest.mark.parametrize("case", GOOD, ids=lambda case: f"{case.key}={case.toml}")
+@pytest.mark.parametrize(
+    "case", [case for case in GOOD if case.key != "workers"], ids=lambda case: f"{case.key}={case.toml}"
+)
 def test_one_key_changed(case: Any) -> None:
     new = loads(with_key(case.key, case.toml))
     declared = leaf(case.key)
@@ -89,6 +91,15 @@ def test_one_key_changed(case: Any) -> None:
     assert bool(changes.needs_restart) == (case.key in NEEDS_RESTART)
     assert bool(changes.at_once) == (case.key in AT_ONCE)
     assert changes.effective == (BEFORE if case.key in NEEDS_RESTART else new)
+
+
+def test_workers_change_the_number_of_threads() -> None:
+    two, each_core = (loads(f"workers = {workers}\n{MINIMAL}") for workers in ("2", '"auto"'))
+    assert str(diff(two, each_core)).splitlines() == [
+        'workers: 2 -> "auto"',
+        'data_plane_threads: 2 -> "auto" (needs a restart)',
+    ]
+    assert str(diff(two, loads(f"data_plane_threads = 2\n{MINIMAL}"))) == "workers: 2 -> not set"
 
 
 def test_changes_are_reported_as_the_file_writes_them() -> None:

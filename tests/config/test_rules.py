@@ -180,13 +180,9 @@ def test_a_rule_is_silent_while_one_of_its_keys_is_bad() -> None:
 
 
 @pytest.mark.parametrize("workers", ['"auto"', "2"])
-def test_the_native_data_plane_has_no_worker_processes(workers: str) -> None:
-    native = 'data_plane = "native"\n'
-    assert said(f"{native}workers = {workers}\n{head()}") == [
-        (
-            'headrace.toml:1: data_plane = "native": its threads charge buckets of their own process, and workers '
-            f'({workers}) share theirs; expected workers = 1 with as many data_plane_threads, or "python"'
-        )
+def test_workers_are_the_threads_of_the_data_plane(workers: str) -> None:
+    assert said(f"workers = {workers}\ndata_plane_threads = 3\n{head()}") == [
+        f"headrace.toml:1: workers = {workers}: deprecated, and data_plane_threads = 3 is set; remove workers"
     ]
-    assert said(f"{native}workers = 1\n{head()}") == []
-    assert said(f"workers = {workers}\n{head()}") == []
+    assert said(f"workers = {workers}\ndata_plane_threads = {workers}\n{head()}") == []
+    assert said(f'workers = {workers}\ndata_plane = "native"\n{head()}') == []

@@ -56,6 +56,7 @@ EXAMPLES = {
     "client_quotas.file",
     "client_quotas.topic_replication_factor",
     "client_quotas.topic_properties",
+    "workers",
     "quotas",
     "plugins.options",
 }

@@ -205,7 +205,7 @@ def test_every_values_file(
     config = check(found, authority, tmp_path, monkeypatch)
     given = yaml.safe_load(values.read_text(encoding="utf-8"))
     assert list(map(str, config.upstream.bootstrap_servers)) == given["upstream"]["bootstrapServers"]
-    expected = {"workers", "listen", "limits", "quotas"} & given.get("config", {}).keys()
+    expected = {"data_plane_threads", "listen", "limits", "quotas"} & given.get("config", {}).keys()
     written = tomllib.loads(found.configuration)
     for key in expected - {"listen"}:
         assert written[key] == given["config"][key]
@@ -285,7 +285,7 @@ def test_a_changed_configuration_replaces_the_pods(helm: Path) -> None:
         return manifests(render_text(helm, RENDERED_VALUES, *arguments)).one("Deployment")["spec"]["template"]
 
     assert pods() == pods("--set", "replicas=3")
-    assert pods() != pods("--set", "config.workers=2")
+    assert pods() != pods("--set", "config.data_plane_threads=2")
 
 
 @pytest.mark.exhaustive

@@ -21,6 +21,6 @@ def test_the_tests_exist_and_none_is_missing() -> None:
 
 def test_the_settings_exist() -> None:
     known = {leaf.key for leaf in keys(Config)}
-    named = set(re.findall(r"`((?:limits|admin|log|plugins|watchdog)\.[a-z_]+)", PAGE))
+    named = set(re.findall(r"`((?:limits|admin|log|plugins)\.[a-z_]+)", PAGE))
     assert len(named) > 15
     assert named <= known

@@ -23,7 +23,6 @@ CROWDED = {
     "benchmarks": "each module is a measurement of its own, with its own command",
     "benchmarks/bench": "one program that reads from top to bottom: peers, workloads, cores, figures, report",
     "examples/demo": "one program; the clients, which are programs of their own, have a folder",
-    "proxy/admin": "one server, with a module for each of its duties, and its client",
     "proxy/network": "a module for each thing between the system and the relays; a package for TLS",
     "proxy/wire": "one module for each thing that is read or written; packages for whole messages and for walks",
     "quota_callbacks": "what authors of plugins import: a module for each thing that they use",

@@ -43,7 +43,6 @@ if TYPE_CHECKING:
 
     from headrace.proxy.connection.state.connection_state import ConnectionState
     from headrace.proxy.network.listener import BrokerIdentities, ListenerSasl
-    from headrace.quota_callbacks.buckets.shared.buckets import SharedBuckets
     from headrace.quota_callbacks.sasl import UpstreamSasl
 
 WAIT_S = 7200.0
@@ -272,7 +271,6 @@ async def open_book(
     enforcement: Enforcement | None = None,
     fail_closed: bool = False,
     node_ids: Iterable[int] = range(10),
-    buckets: SharedBuckets | None = None,
     hooks: HookCalls | None = None,
     options: Mapping[str, Mapping[str, Any]] | None = None,
     sasl: ListenerSasl | None = None,
@@ -282,16 +280,14 @@ async def open_book(
     """Open a connection of the proxy with the built-in callbacks and ``plugins``; it ends with the block.
 
     ``options`` are those of plugins, by name. ``sasl`` is that of the listener, ``login`` the proxy's own at brokers,
-    and ``identities`` those of users.
-    ``buckets`` is the memory that it shares with other workers. ``hooks`` can be those of an earlier book, with their
-    quotas; opening a book is then ten times as fast.
+    and ``identities`` those of users. ``hooks`` can be those of an earlier book, with their quotas; opening a book is
+    then ten times as fast.
     """
     known, hooks = hooks, hooks or new_hooks(plugins or {}, fail_closed=fail_closed)
     client_quotas = ClientQuotas(
         windows={**dict.fromkeys(QuotaKey, Window()), **(windows or {})},
         metric_tags=hooks.quota_metric_tags,
         quota_limit=hooks.quota_limit,
-        shared=buckets,
     )
     topic_names = TopicNames()
     hooks.configure(client_quotas, options or {}, PluginContext(options={}, quotas=client_quotas, topics=topic_names))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -18,10 +19,12 @@ from headrace.config import loads
 from headrace.config.editing import sample_text
 from headrace.proxy.cli import _print_ready, main
 from headrace.proxy.data_plane.native import EXTENSION
+from headrace.proxy.server.preflight import warnings_of
 from testbed.errors import TestbedError
 from testbed.preloaded_command import SCRIPT, run_headrace
 from testbed.processes.ports import reserve_ports
 from testbed.proxy_process import ProxyProcess
+from tests.faults.waiting import wait_until
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -205,7 +208,7 @@ def test_check_config_lists_the_wrong_options_of_all_plugins(tmp_path: Path) -> 
 @pytest.mark.parametrize("command", [("check-config",), ("run", "--config")])
 def test_wrong_options_are_listed_with_the_errors_of_the_file(tmp_path: Path, command: tuple[str, ...]) -> None:
     file = tmp_path / "headrace.toml"
-    file.write_text(f"{COMPLETE}backlog = 0\n[plugins.options.tracing]\nsample_ratio = 7\nworkers = 2\n")
+    file.write_text(f"{COMPLETE}backlog = 0\n[plugins.options.tracing]\nsample_ratio = 7\nspans = 2\n")
     result = run_headrace(*command, file)
     assert result.returncode == 1
     places = [line.removeprefix("headrace: ").partition(" ")[0] for line in result.stderr.splitlines()]
@@ -258,9 +261,10 @@ def test_variables_alone_start_a_proxy() -> None:
     [
         ('data_plane = "python"', ""),
         ('data_plane = "auto"', ", no native data plane"),
-        ('data_plane = "auto"\nworkers = 2', ", 2 workers"),
+        ('data_plane = "auto"\nworkers = 2', ", no native data plane"),
         ('data_plane = "native"', ", native data plane, 1 thread"),
         ('data_plane = "native"\ndata_plane_threads = 2', ", native data plane, 2 threads"),
+        ('data_plane = "native"\nworkers = 2', ", native data plane, 2 threads"),
     ],
 )
 def test_the_native_data_plane_is_in_the_line(
@@ -270,6 +274,31 @@ def test_the_native_data_plane_is_in_the_line(
     servers = f'upstream.bootstrap_servers = ["{UNREACHABLE}"]\nlisten.address = "127.0.0.1:9192"'
     _print_ready(loads(f"{setting}\n{servers}", "headrace.toml"), None, reached=True)
     assert capsys.readouterr().out.endswith(f", upstream {UNREACHABLE}{shown}\n")
+
+
+def test_workers_are_threads_with_a_warning(tmp_path: Path) -> None:
+    warning = "workers is deprecated; set data_plane_threads = 2 instead"
+    file = tmp_path / "headrace.toml"
+    file.write_text(f"workers = 2\n{COMPLETE}")
+    checked = run_headrace("check-config", file)
+    assert (checked.returncode, f"warning: {warning}\n" in checked.stderr) == (0, True)
+    with ProxyProcess(UNREACHABLE, arguments=("--workers", "2"), config="[log]\nformat = 'json'\n") as proxy:
+        proxy.wait_for_log(warning)
+        proxy.signal(signal.SIGHUP)
+        wait_until(lambda: proxy.log.count(warning) == 2, "it is repeated at a reload")
+
+
+@pytest.mark.parametrize(
+    ("data_plane", "reason"),
+    [("python", 'data_plane is "python"'), ("auto", "no native data plane is installed"), ("native", None)],
+)
+def test_threads_without_a_native_data_plane_are_warned_about(
+    data_plane: str, reason: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, EXTENSION, None)
+    config = loads(f'data_plane = "{data_plane}"\ndata_plane_threads = 2\n{COMPLETE}')
+    effect = f"data_plane_threads = 2 has no effect: one thread relays, since {reason}"
+    assert [*warnings_of(config)] == ([] if reason is None else [effect])
 
 
 def test_a_usage_folder_that_cannot_be_written_stops_the_start() -> None:

@@ -1,4 +1,4 @@
-"""What a proxy imports only when it is asked for it: each of these is resident memory of every process that has it.
+"""What a proxy imports only when it is asked for it: each of these is resident memory.
 
 The interpreter itself reports them (``-X importtime``), so that what is imported and forgotten is found, too.
 """
@@ -45,12 +45,11 @@ METRICS_PUSH = {
     "headrace.plugins.metrics.push_thread",
 }
 USAGE_FILE = {"sqlite3", "headrace.proxy.server.bucket_state_file"}
-WORKERS = {"headrace.proxy.workers.supervisor", "headrace.proxy.workers.fork_server"}
 OTHER_COMMANDS = {"headrace.proxy.admin.client", "headrace.proxy.replay.replay", "http.client"}
 NOBODYS = {"multiprocessing", "unittest", "pdb", "doctest", "email.mime"}
 """Of which the proxy has no use at all."""
 
-HEAVY = METRICS_PAGE | TRACING | METRICS_PUSH | USAGE_FILE | WORKERS | OTHER_COMMANDS | NOBODYS
+HEAVY = METRICS_PAGE | TRACING | METRICS_PUSH | USAGE_FILE | OTHER_COMMANDS | NOBODYS
 
 
 def imported(proxy: ProxyProcess) -> set[str]:
@@ -112,11 +111,3 @@ def test_what_is_asked_for_is_imported_then(
     assert expected <= modules
     if expected is METRICS_PAGE:
         assert not {module for module in modules if module.startswith("opentelemetry.")}
-
-
-@pytest.mark.exhaustive
-def test_two_workers_take_what_workers_take() -> None:
-    with started("workers = 2\n" + QUOTAS) as proxy:
-        modules = imported(proxy)
-    assert modules >= WORKERS
-    assert modules & (TRACING | METRICS_PUSH | NOBODYS) == set()

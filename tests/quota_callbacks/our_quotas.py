@@ -15,7 +15,6 @@ from headrace.quota_callbacks.entities import EntityName, QuotaEntity, QuotaKey
 from headrace.quota_callbacks.policies import KAFKA_POLICY, QuotaPolicy
 
 if TYPE_CHECKING:
-    from headrace.quota_callbacks.buckets.shared.buckets import SharedBuckets
     from headrace.quota_callbacks.verdicts import Throttle
 
 
@@ -54,13 +53,12 @@ FREE: Final = Outcome(0)
 
 
 class OurQuotas:
-    def __init__(self, window: Window | None = None, shared: SharedBuckets | None = None) -> None:
+    def __init__(self, window: Window | None = None) -> None:
         self.callback = DefaultQuotaCallback()
         self.quotas = ClientQuotas(
             windows=dict.fromkeys(QuotaKey, window or Window()),
             metric_tags=self.callback.quota_metric_tags,
             quota_limit=self.callback.quota_limit,
-            shared=shared,
         )
 
     def set(

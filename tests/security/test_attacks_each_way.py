@@ -1,7 +1,7 @@
 """The attacks of a client on the limits, over TLS and with each kind of login, on a real proxy and a real broker.
 
 Each test is one of the attacks that other modules of this folder have in detail. Those on the log, the admin server,
-workers, plugins and files do not depend on how clients connect.
+plugins and files do not depend on how clients connect.
 """
 
 from __future__ import annotations

@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
 LONGEST_PAUSE_S: Final = 0.25
-"""Limit for a pause: a page of the admin server may also take long because it waits for workers, which does not occupy
-the event loop."""
+"""Limit for a pause: a page of the admin server may also take long because it waits for a thread or a broker, which
+does not occupy the event loop."""
 
 
 class TurnsByAddress:

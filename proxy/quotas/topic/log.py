@@ -1,7 +1,7 @@
 """Reading the topic of quotas up to its end, and appending to it: the blocking side, with librdkafka.
 
 Called by `replica` in a thread, one call at a time. Readers and writers have a client of librdkafka each, which
-must be created in the process that uses it, after the fork, and which connects again by itself.
+connects again by itself.
 
 **One alteration is one record batch.** A broker appends, replicates and truncates whole batches, and the offset that it
 returns as the end of the log is that of the high watermark, which is always between two batches. So a reader

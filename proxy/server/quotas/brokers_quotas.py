@@ -2,8 +2,7 @@
 
 The cluster is asked regularly, over connections of the proxy's own, with its login if it has one. A long reply is read
 in a thread, since decoding many quotas takes seconds. Run by `quotas_in_force`, which passes what is known to the
-client-quota APIs. Of several workers only the first one asks, unless quotas of the brokers are described: then
-every worker needs them. The others have no remark about the brokers' quotas.
+client-quota APIs.
 """
 
 from __future__ import annotations

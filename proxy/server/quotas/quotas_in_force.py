@@ -50,10 +50,7 @@ STORE_TIME: Final = 0.9
 
 
 class QuotasInForce:
-    """The quota definitions of one process. ``apis`` answers the client quota APIs.
-
-    ``worker`` is the number of this process if there are several workers.
-    """
+    """The quota definitions. ``apis`` answers the client quota APIs."""
 
     def __init__(
         self,
@@ -62,8 +59,6 @@ class QuotasInForce:
         admission: Admission,
         upstream: Upstream,
         collector: Collector,
-        *,
-        worker: int | None = None,
     ) -> None:
         self._hooks = hooks
         self._admission = admission
@@ -88,9 +83,6 @@ class QuotasInForce:
         self._topic = settings.topic if settings.store is StoreKind.TOPIC else None
         """The topic that the store is in."""
         self._rule = settings.brokers
-        self._is_first = worker in (None, 0)
-        """Whether this process does what one process has to do."""
-        self._asks_brokers = self._rule is BrokersRule.SHOW or (self._rule is not BrokersRule.IGNORE and self._is_first)
         self._file_steps: Iterator[None] = iter(())
         self._file_changed = trio.Event()
         self._brokers = BrokersQuotas(
@@ -153,11 +145,10 @@ class QuotasInForce:
             nursery.start_soon(self._put_file_into_force)
             if self._follower is not None:
                 nursery.start_soon(self._follower.run)
-                if self._is_first:
-                    nursery.start_soon(self._warn_of_anonymous_clients)
-                if self._rule is BrokersRule.IMPORT and self._asks_brokers:
+                nursery.start_soon(self._warn_of_anonymous_clients)
+                if self._rule is BrokersRule.IMPORT:
                     nursery.start_soon(self._import, self._follower)
-            if self._asks_brokers:
+            if self._rule is not BrokersRule.IGNORE:
                 await self._brokers.run()
 
     async def _put_file_into_force(self) -> None:

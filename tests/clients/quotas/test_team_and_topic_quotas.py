@@ -192,14 +192,10 @@ def test_what_the_definitions_refuse(
     assert (text or "").startswith(message)
 
 
-@pytest.mark.parametrize("workers", [1, pytest.param(2, marks=pytest.mark.exhaustive)])
-def test_quotas_of_the_file_are_checked_and_follow_a_reload(
-    kafka: FirstBroker, tmp_path: Path, topic: str, workers: int
-) -> None:
+def test_quotas_of_the_file_are_checked_and_follow_a_reload(kafka: FirstBroker, tmp_path: Path, topic: str) -> None:
     before = CONFIG.format(file=tmp_path / "quotas.sqlite")
     table = '[[quotas]]\nentity = {{ {} = "{}" }}\nproducer_byte_rate = "15kB"\n'
-    arguments = ["--workers", str(workers)]
-    with ProxyProcess(kafka.bootstrap_servers, config=before, arguments=arguments) as proxy:
+    with ProxyProcess(kafka.bootstrap_servers, config=before) as proxy:
         client = Client(proxy, "pay-0")
         assert client.produce(topic, 4) == 0
         proxy.reload(before + table.format("taem", "payments"))

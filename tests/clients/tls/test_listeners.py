@@ -29,18 +29,15 @@ PORTS: Final = 4
 """Of a listener: for bootstrapping, and for brokers 0 to 2."""
 
 
-@pytest.fixture(
-    scope="module",
-    params=[pytest.param(1, marks=pytest.mark.exhaustive, id="one worker"), pytest.param(2, id="two workers")],
-)
+@pytest.fixture(scope="module")
 def addresses(
-    request: pytest.FixtureRequest, secure_kafka: SecureKafka, tmp_path_factory: pytest.TempPathFactory
+    secure_kafka: SecureKafka, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[tuple[ProxyProcess, Mapping[str, dict[str, object]]]]:
     """A proxy with three listeners, and the settings of a client of each, by the listener's name."""
     folder = tmp_path_factory.mktemp("listeners")
     with reserve_ports(2 * PORTS) as block:
         observed, secure = block.first, block.first + PORTS
-        config = f"workers = {request.param}\n{_tables(secure_kafka, folder, observed, secure)}{HIGH_QUOTAS}"
+        config = f"{_tables(secure_kafka, folder, observed, secure)}{HIGH_QUOTAS}"
         with ProxyProcess(secure_kafka.address(Port.PLAINTEXT), config=config, python=sys.executable) as proxy:
             tls = {**secure_kafka.tls.librdkafka_settings(), "security.protocol": "SASL_SSL"}
             yield (

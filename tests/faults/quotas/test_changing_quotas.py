@@ -163,19 +163,16 @@ def test_the_rate_of_connections_from_an_address(kafka: FirstBroker, tmp_path: P
         assert served() == CONNECTIONS
 
 
-@pytest.mark.parametrize("workers", [1, pytest.param(2, marks=pytest.mark.exhaustive)])
-def test_what_was_acknowledged_is_in_force_after_a_crash(
-    kafka: FirstBroker, tmp_path: Path, topic: str, workers: int
-) -> None:
+def test_what_was_acknowledged_is_in_force_after_a_crash(kafka: FirstBroker, tmp_path: Path, topic: str) -> None:
     name = unique("survives")
     limits = {"producer_byte_rate": LOW, "consumer_byte_rate": HIGH}
-    text = f"workers = {workers}\n{config(tmp_path, short_throttles(name))}"
+    text = config(tmp_path, short_throttles(name))
     with ProxyProcess(kafka.bootstrap_servers, config=text) as proxy:
         with java_quotas(f"127.0.0.1:{proxy.port}") as quotas, Writers(proxy.port, name, topic, 6) as writers:
             assert not any(writers.throttles_ms())
             (result,) = quotas.alter([({"client-id": name}, {**limits})])
             assert result.endswith("done")
-            eventually(lambda: all(writers.throttles_ms()), "every connection, in every worker, is throttled")
+            eventually(lambda: all(writers.throttles_ms()), "every connection is throttled")
         proxy.signal(signal.SIGKILL)
     with ProxyProcess(kafka.bootstrap_servers, config=config(tmp_path)) as proxy:
         with java_quotas(f"127.0.0.1:{proxy.port}") as quotas:
@@ -208,7 +205,7 @@ def test_two_proxies_share_a_topic(kafka: FirstBroker, topic: str) -> None:
     servers = kafka.cluster.bootstrap_servers
     with (
         ProxyProcess(servers, config=text) as one,
-        ProxyProcess(servers, config=f"workers = 2\n{text}") as other,
+        ProxyProcess(servers, config=text) as other,
         java_quotas(f"127.0.0.1:{one.port}") as at_one,
         java_quotas(f"127.0.0.1:{other.port}") as at_other,
         Writers(other.broker_port(0), name, topic, 6) as writers,

@@ -9,8 +9,6 @@ import urllib.error
 import urllib.request
 from typing import TYPE_CHECKING, Final
 
-import pytest
-
 from testbed.processes.ports import reserve_ports
 from tests.clients.fronts import eventually
 
@@ -18,7 +16,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 CONFIG: Final = """\
-workers = {workers}
 [listen]
 address = "127.0.0.1:{first}"
 advertised_host = "127.0.0.1"
@@ -46,12 +43,11 @@ def page(url: str) -> tuple[int, str]:
         return 0, ""
 
 
-@pytest.mark.parametrize("workers", [1, pytest.param(2, marks=pytest.mark.exhaustive)])
-def test_the_log_names_what_the_start_waits_for_and_sigterm_ends_it(tmp_path: Path, workers: int) -> None:
+def test_the_log_names_what_the_start_waits_for_and_sigterm_ends_it(tmp_path: Path) -> None:
     file, log = tmp_path / "headrace.toml", tmp_path / "log"
     with reserve_ports(4) as block, log.open("wb") as errors:
         first, _, admin, broker = block.ports
-        file.write_text(CONFIG.format(workers=workers, first=first, admin=admin, broker=broker))
+        file.write_text(CONFIG.format(first=first, admin=admin, broker=broker))
         command = [sys.executable, "-m", "headrace.proxy.cli", "run", "--config", str(file)]
         with subprocess.Popen(command, stderr=errors) as process:
             try:

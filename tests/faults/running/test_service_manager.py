@@ -72,20 +72,19 @@ def abstract_receiver() -> Iterator[Receiver]:
     made.close()
 
 
-def test_one_process_reports_all_states(receiver: Receiver) -> None:
-    assert_reports_all_states(receiver, workers=1)
+def test_all_states_are_reported(receiver: Receiver) -> None:
+    assert_reports_all_states(receiver)
 
 
-def test_the_supervisor_of_workers_reports_all_states(abstract_receiver: Receiver) -> None:
-    assert_reports_all_states(abstract_receiver, workers=2)
+def test_all_states_are_reported_to_an_abstract_socket(abstract_receiver: Receiver) -> None:
+    assert_reports_all_states(abstract_receiver)
 
 
-def assert_reports_all_states(receiver: Receiver, *, workers: int) -> None:
-    config = f"workers = {workers}\n"
-    with ProxyProcess(NOWHERE, config=config, environment=receiver.variables) as proxy:
+def assert_reports_all_states(receiver: Receiver) -> None:
+    with ProxyProcess(NOWHERE, environment=receiver.variables) as proxy:
         wait_until(lambda: receiver.states() == ["READY=1"], "it reports that it is ready")
         before_us = time.monotonic_ns() // 1000
-        proxy.reload(config + "[enforcement]\nenabled = false\n")
+        proxy.reload("[enforcement]\nenabled = false\n")
         wait_until(lambda: receiver.states()[1:] == ["RELOADING=1", "READY=1"], "it reports the reload")
         proxy.wait_for_log("configuration changed")
         [reload] = [message for message in receiver.messages() if message.startswith("RELOADING=1")]

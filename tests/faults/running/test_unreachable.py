@@ -37,11 +37,10 @@ def line_of(proxy: ProxyProcess, event: str) -> dict[str, Any]:
     return found
 
 
-@pytest.mark.parametrize("workers", [1, pytest.param(2, marks=pytest.mark.exhaustive)])
-def test_brokers_that_refuse_connections(workers: int) -> None:
+def test_brokers_that_refuse_connections() -> None:
     with reserve_ports(2) as block:
         addresses = [f"127.0.0.1:{block.first}", f"127.0.0.1:{block.first + 1}"]
-        with ProxyProcess(",".join(addresses), config=f"workers = {workers}\n", arguments=JSON_LOG) as proxy:
+        with ProxyProcess(",".join(addresses), arguments=JSON_LOG) as proxy:
             line = line_of(proxy, WARNING)
             assert line["level"] == "warning"
             for address in addresses:
@@ -50,10 +49,8 @@ def test_brokers_that_refuse_connections(workers: int) -> None:
             assert not [event for event in events(proxy) if event["event"].startswith(INFO)]
 
 
-@pytest.mark.parametrize("workers", [1, pytest.param(2, marks=pytest.mark.exhaustive)])
-def test_a_broker_that_answers(workers: int) -> None:
-    config = f"workers = {workers}\n{PATIENT}"
-    with FakeBroker({}) as broker, ProxyProcess(broker.address, config=config) as proxy:
+def test_a_broker_that_answers() -> None:
+    with FakeBroker({}) as broker, ProxyProcess(broker.address, config=PATIENT) as proxy:
         assert "headrace ready" in proxy.output
         assert UNREACHED not in proxy.output
         assert WARNING not in proxy.log

@@ -12,6 +12,7 @@ import trio.testing
 from headrace.config import Admin
 from headrace.proxy.admin.access import Access
 from headrace.proxy.admin.http import HttpConnection, RefusedConnection
+from headrace.proxy.admin.operations import Operations
 from headrace.proxy.admin.server import AdminServer
 from headrace.proxy.admin.turns import AdminTurns
 from headrace.proxy.counters import AdminCounters
@@ -43,13 +44,12 @@ BODIES: Final = (
 )  # fmt: skip
 
 
-class FixedOperations:
+class FixedOperations(Operations):
     """Operations with fixed answers."""
 
     enforcement_enabled = True
 
-    async def not_live(self) -> list[str]:
-        return []
+    def __init__(self) -> None: ...
 
     async def not_ready(self) -> list[str]:
         return ["a reason"]
@@ -57,10 +57,10 @@ class FixedOperations:
     async def metrics(self, admin: AdminCounters) -> bytes:
         return b"metric 1\n"
 
-    async def enforce(self, enabled: bool, by: str) -> None:
+    def enforce(self, enabled: bool, by: str) -> None:
         assert isinstance(enabled, bool)
 
-    async def decisions(self, user: str | None, client_id: str | None, newest: int) -> dict[str, Any]:
+    def decisions(self, user: str | None, client_id: str | None, newest: int) -> dict[str, Any]:
         return {"waiting": [], "decisions": [{"user": user, "client_id": client_id, "newest": newest}]}
 
 

@@ -301,5 +301,4 @@ def test_options_that_are_only_checked_start_nothing(tmp_path: Path) -> None:
 
 
 def test_an_instance_has_a_name_of_its_own() -> None:
-    assert instance_name("host", None, 1_000_000_000) == "host-1000"
-    assert instance_name("host", 3, 1_000_000_000) == "host-3-1000"
+    assert instance_name("host", 1_000_000_000) == "host-1000"

@@ -74,7 +74,7 @@ def test_the_oldest_files_are_removed_and_that_is_no_loss(tmp_path: Path) -> Non
 
 
 def test_what_others_have_removed_is_not_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Between the look into the folder and the removal, another worker removes the oldest two, and stats fail."""
+    """Between the look into the folder and the removal, another proxy removes the oldest two, and stats fail."""
     finished(tmp_path, 5)
     files = sink(tmp_path, keep_bytes=200)
     looked = _finished_files(tmp_path)
@@ -90,9 +90,9 @@ def test_what_others_have_removed_is_not_counted(tmp_path: Path, monkeypatch: py
     assert len(names(tmp_path)) == 2
 
 
-def test_two_workers_of_a_folder_remove_and_count_each_file_once(tmp_path: Path) -> None:
+def test_two_proxies_of_a_folder_remove_and_count_each_file_once(tmp_path: Path) -> None:
     finished(tmp_path, 300)
-    workers = [sink(tmp_path, f"w{number}-1", keep_bytes=100) for number in range(2)]
+    proxies = [sink(tmp_path, f"p{number}-1", keep_bytes=100) for number in range(2)]
     begin = threading.Barrier(2)
     errors: list[BaseException] = []
 
@@ -103,13 +103,13 @@ def test_two_workers_of_a_folder_remove_and_count_each_file_once(tmp_path: Path)
         except OSError as error:
             errors.append(error)
 
-    threads = [threading.Thread(target=look, args=(files,)) for files in workers]
+    threads = [threading.Thread(target=look, args=(files,)) for files in proxies]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
     assert not errors
-    assert sum(files.removed for files in workers) == 299
+    assert sum(files.removed for files in proxies) == 299
     assert len(names(tmp_path)) == 1
 
 

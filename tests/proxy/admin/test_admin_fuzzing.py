@@ -10,6 +10,7 @@ import trio.testing
 from headrace.config.tables.admin import Admin
 from headrace.proxy.admin.access import Access
 from headrace.proxy.admin.connections import AdminConnections
+from headrace.proxy.admin.operations import Operations
 from headrace.proxy.admin.server import AdminServer
 from headrace.proxy.counters import AdminCounters
 
@@ -33,13 +34,12 @@ TOKENS: Final = (
 )
 
 
-class Nothing:
+class Nothing(Operations):
     """Operations of a proxy without clients."""
 
     enforcement_enabled = True
 
-    async def not_live(self) -> list[str]:
-        return []
+    def __init__(self) -> None: ...
 
     async def not_ready(self) -> list[str]:
         return ["no bootstrap server answers"]
@@ -47,10 +47,10 @@ class Nothing:
     async def metrics(self, admin: AdminCounters) -> bytes:
         return b""
 
-    async def enforce(self, enabled: bool, by: str) -> None:
+    def enforce(self, enabled: bool, by: str) -> None:
         self.enforcement_enabled = enabled
 
-    async def decisions(self, user: str | None, client_id: str | None, newest: int) -> dict[str, Any]:
+    def decisions(self, user: str | None, client_id: str | None, newest: int) -> dict[str, Any]:
         return {"waiting": [], "decisions": [{"user": user, "client_id": client_id}][:newest]}
 
 

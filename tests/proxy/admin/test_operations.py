@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 import trio
 
-from headrace.proxy.admin.operations import ServerOperations
+from headrace.proxy.admin.operations import Operations
 from headrace.proxy.network.listener import Listener
 from headrace.proxy.network.topology import Topology
 from tests.proxy.playbook import open_book
@@ -53,7 +53,7 @@ async def test_brokers_that_do_not_answer_are_named(
     async with open_book() as book:
         shared = book.shared
         shared.listeners = (listener("listen", near), listener("listeners.near", same), listener("listeners.far", far))
-        operations = ServerOperations(shared, [])
+        operations = Operations(shared, [])
         operations.serving = True
         began_s = trio.current_time()
         assert await operations.not_ready() == reasons

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import pytest
 import trio
@@ -175,16 +175,16 @@ async def test_a_probe_waits_for_no_other_request(autojump_clock: MockClock) -> 
 
 
 class SlowPages(FixedOperations):
-    """A proxy whose decisions take until ``release``, as with a worker that does not answer."""
+    """A proxy whose metrics take until ``release``."""
 
     def __init__(self) -> None:
         self.release = trio.Event()
         self.asked = 0
 
-    async def decisions(self, user: str | None, client_id: str | None, newest: int) -> dict[str, Any]:
+    async def metrics(self, admin: AdminCounters) -> bytes:
         self.asked += 1
         await self.release.wait()
-        return await super().decisions(user, client_id, newest)
+        return await super().metrics(admin)
 
 
 async def test_a_slow_page_is_made_once_at_a_time_and_delays_no_other(autojump_clock: MockClock) -> None:
@@ -193,10 +193,10 @@ async def test_a_slow_page_is_made_once_at_a_time_and_delays_no_other(autojump_c
     turns = AdminTurns()
     async with trio.open_nursery() as nursery:
         for _ in range(5):
-            nursery.start_soon(get, turns, "/decisions", server.answer)
+            nursery.start_soon(get, turns, "/metrics", server.answer)
         await trio.sleep(1)
         assert operations.asked == 1
-        for path in ("/livez", "/metrics", "/enforcement"):
+        for path in ("/livez", "/decisions", "/enforcement"):
             with trio.fail_after(2):
                 await get(turns, path, server.answer)
         operations.release.set()

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 import trio
 
-from headrace.proxy.admin.operations import ServerOperations
+from headrace.proxy.admin.operations import Operations
 from headrace.proxy.connection.client_connection import ClientConnection
 from headrace.quota_callbacks.api_keys import ApiKey
 from headrace.quota_callbacks.buckets.sampled_rate import Window
@@ -64,12 +64,12 @@ async def test_the_switch_releases_who_waits(autojump_clock: MockClock) -> None:
         await Party(theirs).sends(produce(2))
         await trio.sleep(3)
         assert len(book.upstream.brokers) == 1, "it waits"
-        operations = ServerOperations(book.shared, [book.connection, second.state])
-        operations.switch_enforcement(False, "test")
+        operations = Operations(book.shared, [book.connection, second.state])
+        operations.enforce(False, "test")
         await book.upstream.wait_for_dial(2)
         assert await book.broker.receives() == produce(2)
         assert trio.current_time() < 5
-        operations.switch_enforcement(True, "test")
+        operations.enforce(True, "test")
         third = second_client(book, nursery)
         await third.sends(produce(3))
         await book.upstream.wait_for_dial(3)

@@ -424,12 +424,10 @@ def test_a_limit_that_is_lowered_does_not_apply_to_earlier_charges() -> None:
     assert play(BYTES, Window(), 1000.0, script, 1) == 11
 
 
-def test_a_bucket_that_workers_share_has_no_credit() -> None:
+def test_the_credit_of_an_unused_bucket() -> None:
     bucket = RateBucket(BYTES, (), Window())
     bucket.limit = 10.0
     assert bucket.credit(0) == 100.0
-    bucket._row = object()  # type: ignore[assignment]
-    assert bucket.credit(0) == 0.0
     bucket.limit = None
     assert bucket.credit(0) == math.inf
 

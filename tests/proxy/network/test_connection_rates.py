@@ -83,14 +83,6 @@ def test_no_limit_counts_nothing() -> None:
     assert len(rates) == 0
 
 
-def test_workers_share_the_limits_equally() -> None:
-    rates = [ConnectionRates(WINDOW, workers=4) for _ in range(4)]
-    admitted = sum(each.add_from("a", 8, 0) == 0 for each in rates for _ in range(100))
-    assert admitted == 8 * BURST_S
-    delayed = sum(each.add(8, 0) > 0 for each in rates for _ in range(100))
-    assert delayed == 400 - 8 * BURST_S
-
-
 def test_in_any_window_no_more_are_admitted_than_the_limit_and_its_burst(rng: Random) -> None:
     rates, limit, admitted, now_ms = ConnectionRates(WINDOW), 5, [], 0
     for _ in range(20_000):

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import mmap
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from headrace.proxy.counters import Counters
 from headrace.proxy.network.admission import MAX_DELAYED_OF_A_USER, Admission
-from headrace.proxy.network.connection_counts import PART_BYTES, ConnectionCounts, WorkerConnections
+from headrace.proxy.network.connection_counts import ConnectionCounts
 from tests.proxy.network.test_connection_rates import BURST_S, UNLIMITED, WINDOW
 
 if TYPE_CHECKING:
@@ -78,19 +77,13 @@ def test_without_a_limit_nobody_is_refused() -> None:
     assert refusals(admission(), "alice", 1000) == [None] * 1000
 
 
-def test_workers_count_users_together_and_apart_from_addresses() -> None:
-    memory = mmap.mmap(-1, 2 * PART_BYTES)
-    parts = [WorkerConnections(memory, 0, workers=2, number=number) for number in range(2)]
-    one, two = (ConnectionCounts(part) for part in parts)
-    one.add("192.0.2.1")
+def test_users_are_counted_apart_from_addresses() -> None:
+    counts = ConnectionCounts()
+    counts.add("192.0.2.1")
     for _ in range(3):
-        one.add_user("192.0.2.1")
-    two.add_user("192.0.2.1")
-    assert one.of_user("192.0.2.1") == two.of_user("192.0.2.1") == 4
-    assert parts[1].of_others_from("192.0.2.1") == 1
-    one.remove_user("192.0.2.1")
-    assert two.of_user("192.0.2.1") == 3
-    parts[0].clear()
-    assert two.of_user("192.0.2.1") == 1, "a worker that has ended has no connections"
-    two.remove_user("192.0.2.1")
-    assert memory[:] == bytes(2 * PART_BYTES), "rows are free again"
+        counts.add_user("192.0.2.1")
+    assert counts.of_user("192.0.2.1") == 3
+    assert counts.limit_reached("192.0.2.1", most=2, most_from_host=2) is None
+    assert counts.limit_reached("192.0.2.1", most=2, most_from_host=1) == "max_connections_per_ip"
+    counts.remove_user("192.0.2.1")
+    assert counts.of_user("192.0.2.1") == 2

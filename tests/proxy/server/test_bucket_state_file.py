@@ -2,24 +2,22 @@
 
 from __future__ import annotations
 
-import json
 import sqlite3
 from time import time_ns
 from typing import TYPE_CHECKING
 
 import pytest
+from structlog.testing import capture_logs
 
 from headrace.proxy.errors import StartupError
 from headrace.proxy.server import bucket_state_file
 from headrace.proxy.server.bucket_state_file import BucketStateFile
-from headrace.proxy.workers.bucket_state import _row_lines, _rows_in
 from headrace.quota_callbacks.buckets.client_quotas import ClientQuotas
 from headrace.quota_callbacks.buckets.kinds import MutationBucket, ProducerIdBucket, RateBucket
 from headrace.quota_callbacks.buckets.sampled_rate import Window
 from headrace.quota_callbacks.builtin.default_quotas import DefaultQuotaCallback
 from headrace.quota_callbacks.entities import QuotaEntity, QuotaKey
 from headrace.quota_callbacks.policies import KAFKA_POLICY, EnforcementMode, QuotaPolicy
-from tests.quota_callbacks.buckets.shared.shared_workers import Workers
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -204,38 +202,35 @@ async def test_an_invalid_row_is_skipped(tmp_path: Path, state: str) -> None:
         "state = '{\"timeline\": [null, 0, 5]}'",
     ],
 )
-async def test_damaged_rows_are_skipped_and_logged_in_one_line(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], damage: str
-) -> None:
+async def test_damaged_rows_are_skipped_and_logged_in_one_line(tmp_path: Path, damage: str) -> None:
     path = tmp_path / "bucket-state.sqlite"
     await saved(path, 0)
     with sqlite3.connect(path) as database:
         database.execute(f"UPDATE bucket_state SET {damage} WHERE bucket NOT LIKE '%mutation%'")  # noqa: S608
     database.close()
-    file, rows = await BucketStateFile.read(str(path))
-    await file.close()
-    capsys.readouterr()
-    for found in (rows, _rows_in(_row_lines(rows))):  # as a single process, and as a worker
-        table = quotas()
-        assert await bucket_state_file.restore(found, table, 0) == 1
-        logged = capsys.readouterr().out
-        assert logged.count("rows of the bucket state file were skipped") == 1
-        assert "error=" in logged or '"error"' in logged
+    with capture_logs() as lines:
+        await (await BucketStateFile.open(str(path), quotas(), 0)).close()
+    skipped, restored = lines
+    assert (skipped["event"], skipped["rows"]) == ("rows of the bucket state file were skipped", 3)
+    assert skipped["error"]
+    assert (restored["buckets"], restored["of"]) == (1, 4)
 
 
 @pytest.mark.parametrize(
     "state", ['{"timeline": [null, 0, 5]}', '{"timeline": [5, 0, "5"]}', '{"rate": [[0, 0, null]]}']
 )
-async def test_damaged_rows_do_not_end_a_worker(state: str) -> None:
-    workers = Workers(2)
-    workers.set(QuotaKey.PRODUCER_BYTE_RATE, "u", None, 100, QuotaPolicy(mode=EnforcementMode.PACED))
-    table = workers.quotas[0].quotas
-    bucket = table.bucket(QuotaKey.PRODUCER_BYTE_RATE, "u", "c")
+async def test_the_bucket_of_a_damaged_row_limits_from_now_on(tmp_path: Path, state: str) -> None:
+    path = tmp_path / "bucket-state.sqlite"
+    await saved(path, 0)
+    with sqlite3.connect(path) as database:
+        database.execute("UPDATE bucket_state SET state = ?", (state,))
+    database.close()
+    table = quotas()
+    await (await BucketStateFile.open(str(path), table, 0)).close()
+    bucket = table.bucket(QuotaKey.CONSUMER_BYTE_RATE, "alice", "c")
     assert isinstance(bucket, RateBucket)
-    rows = [(json.dumps(bucket_state_file._name(bucket)), time_ns() // 1_000_000, state)]
-    await bucket_state_file.restore(rows, table, 0)
-    assert bucket.reserve(150, 1000) is None
-    assert bucket.reserve(50, 1000) is not None
+    assert bucket.reserve(1500, 1000) is None
+    assert bucket.reserve(500, 1000) is not None
 
 
 async def test_the_table_of_an_old_file_is_renamed(tmp_path: Path) -> None:

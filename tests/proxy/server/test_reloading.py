@@ -14,6 +14,7 @@ from structlog.testing import capture_logs
 from headrace.config import loads
 from headrace.proxy.errors import PluginConfigurationError
 from headrace.proxy.hooks.loading import new_plugin_manager, register
+from headrace.proxy.server.reloading import _changed_options
 from headrace.proxy.server.server import Server
 from headrace.quota_callbacks.hookspecs import HOOK_VERSION, hookimpl
 
@@ -36,8 +37,9 @@ def log_settings() -> Iterator[None]:
 
 
 async def test_the_bounds_of_handshakes() -> None:
-    server = Server(loads(REQUIRED))
-    await server.reloader.apply(loads(f'{REQUIRED}[limits]\nmax_tls_handshakes = 5\ntls_handshake_timeout = "2s"\n'))
+    new = f'{REQUIRED}[limits]\nmax_tls_handshakes = 5\ntls_handshake_timeout = "2s"\n'
+    server = Server(loads(REQUIRED), load=partial(loads, new))
+    assert await server.reloader.reload()
     handshakes = server.shared.handshakes
     assert (handshakes.most, handshakes.timeout_s) == (5, 2.0)
     server.shared.pipes.close()
@@ -135,22 +137,10 @@ async def test_a_plugin_that_hangs_is_not_awaited(autojump_clock: MockClock) -> 
     with serving(options("1")) as (server, adjustable):
         adjustable.hangs_until.clear()
         with pytest.raises(PluginConfigurationError, match="plugins did not check them within 30 s"):
-            await server.reloader.apply(loads(REQUIRED + "limits.max_tls_handshakes = 5\n" + options("2")))
+            await _changed_options(server.shared.hooks, server.reloader.config, loads(REQUIRED + options("2")))
         assert not adjustable.hangs_until.is_set()
         adjustable.hangs_until.set()
         assert adjustable.options == {"size": 1, "kind": 1}
-        assert server.shared.handshakes.most != 5
-
-
-async def test_options_that_the_plugins_of_a_worker_do_not_put_into_force_are_logged() -> None:
-    """Though those of the supervisor did."""
-    with serving(options("1")) as (server, adjustable):
-        with capture_logs() as logs:
-            await server.reloader.apply(loads(REQUIRED + options("2", kind=2)))
-        assert adjustable.options == {"size": 1, "kind": 1}
-        assert [(each["event"], each["change"]) for each in logs] == [
-            ("configuration change waits for a restart", "plugins.options.adjustable: changed (needs a restart)")
-        ]
 
 
 async def test_a_quota_that_no_plugin_enforces_has_its_line_at_a_reload() -> None:

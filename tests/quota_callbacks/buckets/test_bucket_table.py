@@ -121,7 +121,7 @@ def test_what_a_bucket_forgets_and_when() -> None:
     assert isinstance(waiting, RateBucket)
     waiting.charge(10_000_000, 0, longest_ms=1)
     waiting.charge(1000, 11_000)
-    waiting._impose_wait(11_000, 50_000, 11_000)
+    waiting._extend_wait(11_000, 50_000, 11_000)
     assert not waiting.forgotten(49_999)
     assert waiting.forgotten(50_000)
 

@@ -13,7 +13,6 @@ from headrace.quota_callbacks.hookspecs import PluginContext
 from headrace.quota_callbacks.policies import KAFKA_POLICY, NewConnections, QuotaPolicy
 from headrace.quota_callbacks.requests import Request
 from headrace.quota_callbacks.testing import make_connection
-from tests.quota_callbacks.buckets.shared.shared_workers import Workers
 from tests.quota_callbacks.our_quotas import OurQuotas
 
 if TYPE_CHECKING:
@@ -28,12 +27,11 @@ LARGE: Final = 15_000
 
 
 class Proxy:
-    """The byte-rate callback of one worker, with a quota of user u."""
+    """The byte-rate callback, with a quota of user u."""
 
-    def __init__(self, ours: OurQuotas | None = None, policy: QuotaPolicy = KAFKA_POLICY) -> None:
-        self.ours = ours or OurQuotas()
-        if ours is None:
-            self.ours.set(KEY, "u", None, LIMIT, policy)
+    def __init__(self, policy: QuotaPolicy = KAFKA_POLICY) -> None:
+        self.ours = OurQuotas()
+        self.ours.set(KEY, "u", None, LIMIT, policy)
         self.callback = ByteRate()
         self.callback.configure(PluginContext(options={}, quotas=self.ours.quotas))
 
@@ -188,15 +186,3 @@ def test_a_restart_keeps_the_wait_unless_the_limit_is_another() -> None:
         after.ours.set(KEY, "u", None, limit)
         after.ours.quotas.restore(KEY, proxy.bucket.tags, state, 50_000)
         assert held_ms(after.produce(50_000, 1)[1]) == expected_ms
-
-
-def test_workers_share_the_wait() -> None:
-    workers = Workers(3, offsets_ms=(0, 70_000, -500))
-    workers.set(KEY, "u", None, LIMIT)
-    here, there, elsewhere = (Proxy(ours) for ours in workers.quotas)
-    here.produce(100_000)
-    assert held_ms(there.produce(31_000)[1]) == 4000
-    assert held_ms(elsewhere.produce(101_500)[1]) == 4000
-    for worker in workers.quotas:
-        worker.set(KEY, "u", None, LIMIT * 2)
-    assert held_ms(elsewhere.produce(101_501, 1)[1]) == 0

@@ -46,9 +46,9 @@ def token_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def guarded(token_file: Path) -> Iterator[ProxyProcess]:
-    """A proxy with tokens and two workers, which other machines could reach."""
+    """A proxy with tokens, which other machines could reach."""
     arguments = ("--admin", "0.0.0.0:0", "--admin-token-file", str(token_file))
-    with ProxyProcess(UNREACHABLE, config="workers = 2\n", arguments=arguments) as process:
+    with ProxyProcess(UNREACHABLE, arguments=arguments) as process:
         yield process
         assert "Traceback" not in process.log
         assert not any(token in process.log for token in TOKENS)
@@ -165,7 +165,7 @@ def test_a_file_without_a_token_stops_the_start(tmp_path: Path) -> None:
 def test_a_unix_socket_is_for_its_owner(tmp_path: Path) -> None:
     path = tmp_path / "admin.sock"
     unix = f"unix:{path}"
-    with ProxyProcess(UNREACHABLE, config="workers = 2\n", arguments=("--admin", unix)) as process:
+    with ProxyProcess(UNREACHABLE, arguments=("--admin", unix)) as process:
         assert process.admin == unix
         assert stat.S_IMODE(path.stat().st_mode) == 0o600
         assert ask(unix, "/livez").status == 200

@@ -70,8 +70,8 @@ def proxy(authority: Authority) -> Iterator[ProxyProcess]:
 
 @pytest.fixture(scope="module")
 def strict(authority: Authority) -> Iterator[ProxyProcess]:
-    """A proxy with two workers and without tokens, which requires certificates and could be reached by others."""
-    config = "workers = 2\n" + admin_tls(authority, authority.broker_certificate("required"), shown="required")
+    """A proxy without tokens, which requires certificates and could be reached by others."""
+    config = admin_tls(authority, authority.broker_certificate("required"), shown="required")
     with ProxyProcess(UNREACHABLE, config=config, arguments=("--admin", "0.0.0.0:0")) as process:
         yield process
         assert "Traceback" not in process.log
@@ -321,9 +321,8 @@ def test_a_file_that_cannot_be_used_stops_the_start(authority: Authority, tmp_pa
     certificate = authority.broker_certificate("unused")
     (tmp_path / "empty.pem").touch()
     config = admin_tls(authority, certificate).replace(str(certificate.certificate_file), str(tmp_path / "empty.pem"))
-    for workers in (1, 2):
-        with pytest.raises(TestbedError, match=r"admin\.tls\.certificate_file = .*: it has no certificate in PEM"):
-            ProxyProcess(UNREACHABLE, config=f"workers = {workers}\n{config}")
+    with pytest.raises(TestbedError, match=r"admin\.tls\.certificate_file = .*: it has no certificate in PEM"):
+        ProxyProcess(UNREACHABLE, config=config)
     file = tmp_path / "headrace.toml"
     file.write_text(
         'upstream.bootstrap_servers = ["127.0.0.1:1"]\nlisten.address = "127.0.0.1:9192"\n'

@@ -7,8 +7,6 @@ import socket
 import time
 from typing import TYPE_CHECKING, Final
 
-import pytest
-
 from testbed.proxy_process import ProxyProcess
 from tests.faults import messages
 from tests.faults.bystander import Bystander
@@ -151,15 +149,3 @@ def test_exempt_networks_and_a_reload(kafka: FirstBroker) -> None:
         assert served_of(connect(stack, proxy.port, ATTACKER, 1)) == 0
         proxy.reload("[limits]\nmax_connection_rate_per_ip = 0\nmax_connections_per_ip = 0\n")
         wait_until(lambda: served_of(connect(stack, proxy.port, OTHERS[0], 1)) == 1, "no limit per address")
-
-
-@pytest.mark.exhaustive
-def test_workers_share_the_rate_of_an_address(kafka: FirstBroker) -> None:
-    rate, workers = 4, 2
-    limits = f"max_connection_rate_per_ip = {rate}"
-    with proxy_with(kafka, limits, head=f"workers = {workers}") as proxy, contextlib.ExitStack() as stack:
-        begin_s = time.monotonic()
-        served = served_of(connect(stack, proxy.port, ATTACKER, 150))
-        elapsed_s = time.monotonic() - begin_s
-        assert rate * BURST_S * 0.75 <= served <= rate * (LONGEST_S + elapsed_s) + workers
-        assert series(proxy, RATE) == 150 - served

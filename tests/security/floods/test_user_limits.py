@@ -66,11 +66,11 @@ def connect(stack: contextlib.ExitStack, proxy: ProxyProcess, count: int) -> lis
     return [stack.enter_context(RawClient(proxy.port)) for _ in range(count)]
 
 
-@pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.parametrize("threads", [1, 2])
 def test_a_user_with_too_many_connections_takes_nothing_from_others(
-    broker: FakeBroker, terminating: str, workers: int
+    broker: FakeBroker, terminating: str, threads: int
 ) -> None:
-    head = f"workers = {workers}"
+    head = f"data_plane_threads = {threads}"
     with (
         proxy_with(broker, terminating, "max_connections_per_user = 3", head=head) as proxy,
         contextlib.ExitStack() as stack,

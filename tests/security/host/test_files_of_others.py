@@ -16,6 +16,10 @@ from headrace.plugins.usage_records.options import UsageOptions
 from headrace.plugins.usage_records.plugin import open_sink
 from headrace.proxy.errors import StartupError
 from headrace.proxy.server.bucket_state_file import BucketStateFile
+from headrace.quota_callbacks.buckets.client_quotas import ClientQuotas
+from headrace.quota_callbacks.buckets.kinds import RateBucket
+from headrace.quota_callbacks.buckets.sampled_rate import Window
+from headrace.quota_callbacks.entities import QuotaKey
 from headrace.quota_callbacks.options import read_options
 from testbed.errors import TestbedError
 from testbed.proxy_process import ProxyProcess
@@ -44,6 +48,16 @@ def config_of(folder: Path) -> str:
 
 def sink_of(folder: Path) -> FileSink:
     return FileSink(str(folder), "proxy-1", rotate_s=60, rotate_bytes=10_000, keep_bytes=100_000)
+
+
+def no_buckets() -> ClientQuotas:
+    return ClientQuotas(
+        windows=dict.fromkeys(QuotaKey, Window()), metric_tags=lambda *_: None, quota_limit=lambda *_: None
+    )
+
+
+async def opened(path: Path) -> BucketStateFile:
+    return await BucketStateFile.open(str(path), no_buckets(), 0)
 
 
 def modes_in(folder: Path) -> dict[str, int]:
@@ -85,7 +99,7 @@ async def test_nor_a_link_in_the_place_of_a_file_beside_it(tmp_path: Path, end: 
     target.write_bytes(b"")
     (tmp_path / f"state.sqlite{end}").symlink_to(target)
     with pytest.raises(StartupError, match=r"cannot use .*is a symbolic link, which is not followed"):
-        await BucketStateFile.read(str(tmp_path / "state.sqlite"))
+        await opened(tmp_path / "state.sqlite")
     assert target.read_bytes() == b""
 
 
@@ -95,13 +109,13 @@ async def test_the_state_file_of_another_user_is_refused(tmp_path: Path) -> None
     path.touch()
     os.chown(path, SOMEBODY, SOMEBODY)
     with pytest.raises(StartupError, match=f"belongs to another user, {SOMEBODY}"):
-        await BucketStateFile.read(str(path))
+        await opened(path)
 
 
 async def test_a_state_file_of_an_earlier_version_is_closed_to_others(tmp_path: Path) -> None:
     path = tmp_path / "state.sqlite"
     path.touch(mode=0o644)
-    file, _ = await BucketStateFile.read(str(path))
+    file = await opened(path)
     await file.close()
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
 
@@ -111,7 +125,7 @@ async def test_a_state_file_with_a_second_name_is_refused(tmp_path: Path) -> Non
     path.touch()
     (tmp_path / "other").hardlink_to(path)
     with pytest.raises(StartupError, match="has a second name"):
-        await BucketStateFile.read(str(path))
+        await opened(path)
 
 
 @pytest.mark.parametrize("kind", ["link", "fifo", "folder"])
@@ -171,7 +185,7 @@ async def test_a_folder_in_which_all_may_replace_files_is_warned_about(tmp_path:
     for mode, warned in ((0o777, [reason, reason]), (0o1777, []), (0o755, [])):
         tmp_path.chmod(mode)  # noqa: ASYNC240 -- nothing else runs
         with capture_logs() as lines:
-            file, _ = await BucketStateFile.read(str(tmp_path / "state.sqlite"))
+            file = await opened(tmp_path / "state.sqlite")
             await file.close()
             sink_of(tmp_path).close()
         assert [line["reason"] for line in lines if "is not safe" in line["event"]] == warned
@@ -224,19 +238,23 @@ def recorded(folder: Path, text: str) -> bool:
 
 async def test_a_write_that_fails_is_reported_by_its_cause(tmp_path: Path) -> None:
     """Without a small disk: a limit of the database has the same effect, since SQLite rolls back by itself."""
-    from headrace.proxy.server import bucket_state_file
-
-    file, _ = await BucketStateFile.read(str(tmp_path / "state.sqlite"))
+    file = await opened(tmp_path / "state.sqlite")
     database = file._database
     pages = database.execute("PRAGMA page_count").fetchone()[0]
     database.execute(f"PRAGMA max_page_count = {pages}")
-    texts = [(f"bucket {number}", "x" * 2000) for number in range(100)]
-    await file.save_texts(texts, 1000, 0)
-    assert file.failing
-    with pytest.raises(Exception, match="full"):
-        bucket_state_file._write(database, texts, 1000)
-    database.execute("PRAGMA max_page_count = 100000")
-    await file.save_texts(texts, 1000, 0)
-    assert not file.failing
-    assert len(await file.rows()) == len(texts)
+    table = no_buckets()
+    for number in range(100):
+        bucket = table.named((QuotaKey.PRODUCER_BYTE_RATE, (("user", f"{number:02000}"),)))
+        assert isinstance(bucket, RateBucket)
+        bucket.charge(1.0, 0)
+    with capture_logs() as lines:
+        await file.save(table, 0)
+        database.execute("PRAGMA max_page_count = 100000")
+        await file.save(table, 1)
+    assert [line["event"] for line in lines] == [
+        "bucket state cannot be saved; a restart would reset it",
+        "bucket state is saved again",
+    ]
+    assert "full" in lines[0]["error"]
+    assert database.execute("SELECT count(*) FROM bucket_state").fetchone() == (100,)
     await file.close()

@@ -82,15 +82,11 @@ def make_mistakes(port: int, count: int, hosts: int = 1) -> None:
             client.rest()
 
 
-@pytest.mark.parametrize("workers", [1, pytest.param(2, marks=pytest.mark.exhaustive)])
-def test_clients_are_served_and_the_proxy_stops_while_nobody_reads_its_log(
-    kafka: FirstBroker, pipe: LogPipe, workers: int
-) -> None:
-    config = f"workers = {workers}\n{QUEUE}"
-    with ProxyProcess(kafka.bootstrap_servers, config=config, arguments=DEBUG, log_to=pipe.write_end) as proxy:
+def test_clients_are_served_and_the_proxy_stops_while_nobody_reads_its_log(kafka: FirstBroker, pipe: LogPipe) -> None:
+    with ProxyProcess(kafka.bootstrap_servers, config=QUEUE, arguments=DEBUG, log_to=pipe.write_end) as proxy:
         pipe.close_end(pipe.write_end)
         with Bystander(proxy.port) as bystander:
-            make_mistakes(proxy.port, 3 * QUEUED_LINES * workers)
+            make_mistakes(proxy.port, 3 * QUEUED_LINES)
             bystander.wait_for_answers()
             assert proxy.get("/livez")[0] == 200
             dropped = series(proxy, DROPPED)
@@ -98,7 +94,7 @@ def test_clients_are_served_and_the_proxy_stops_while_nobody_reads_its_log(
             wait_until(lambda: sum(map(dropped_by, pipe.lines())) == series(proxy, DROPPED), "what is lost is reported")
             assert series(proxy, DROPPED) == dropped, "while it is read, nothing is lost"
             bystander.wait_for_answers()
-            make_mistakes(proxy.port, 3 * QUEUED_LINES * workers)
+            make_mistakes(proxy.port, 3 * QUEUED_LINES)
         proxy.signal(signal.SIGTERM)
         assert proxy.wait(10 + 2 * END_TIMEOUT_S) == 0
 
@@ -164,9 +160,8 @@ def test_throttles_are_a_limited_number_of_lines_whatever_client_ids_are_chosen(
         assert len(settled(proxy, "request throttled", LINES_PER_MINUTE)) == LINES_PER_MINUTE
 
 
-@pytest.mark.parametrize("workers", [1, pytest.param(2, marks=pytest.mark.exhaustive)])
-def test_a_reload_with_thousands_of_quotas_does_not_fill_the_log(workers: int) -> None:
-    config = f"workers = {workers}\n[log]\nmax_queued_lines = 200\n"
+def test_a_reload_with_thousands_of_quotas_does_not_fill_the_log() -> None:
+    config = "[log]\nmax_queued_lines = 200\n"
     quotas = "".join(
         f'[[quotas]]\nentity = {{ client-id = "client-{number}" }}\nproducer_byte_rate = 1000\n'
         for number in range(MANY_QUOTAS)

@@ -16,7 +16,6 @@ from headrace.config.loading import MAX_FILE_BYTES, load, loads
 from headrace.config.problems import ConfigError
 from headrace.proxy.hooks.calls.hook_calls import HookCalls
 from headrace.proxy.hooks.loading import new_plugin_manager
-from headrace.proxy.server.preflight import rules_of
 from headrace.proxy.server.reloading import READ_TIMEOUT_S, load_again
 from headrace.quota_callbacks.builtin.cost_files import load_costs
 from headrace.quota_callbacks.options import read_secret
@@ -105,7 +104,7 @@ async def test_a_reload_gives_up_reading_after_a_while(autojump_clock: MockClock
         with capture_logs() as lines:
             config = loads(MINIMAL)
             hooks = HookCalls(new_plugin_manager())
-            assert await load_again(hang, config, hooks, rules_of(hooks)) is None
+            assert await load_again(hang, config, hooks) is None
         assert trio.current_time() == pytest.approx(READ_TIMEOUT_S, abs=1)
     finally:
         released.set()

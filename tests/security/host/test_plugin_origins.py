@@ -92,10 +92,9 @@ def test_a_second_plugin_of_a_built_in_name_is_an_error_that_names_both(stranger
     assert not (stranger / "imported").exists()
 
 
-@pytest.mark.parametrize("workers", [1, 2])
-def test_a_proxy_that_loads_only_what_is_named(kafka: FirstBroker, workers: int) -> None:
+def test_a_proxy_that_loads_only_what_is_named(kafka: FirstBroker) -> None:
     config = f'[plugins]\nautoload = false\nload = ["byte_rate", "default_quotas"]\n{QUOTA}'
-    with ProxyProcess(kafka.bootstrap_servers, config=config, arguments=("--workers", str(workers))) as proxy:
+    with ProxyProcess(kafka.bootstrap_servers, config=config) as proxy:
         line = proxy.wait_for_log("plugins loaded")
         assert f"distribution=headrace version={version('headrace')} plugins='byte_rate, default_quotas'" in line
         assert proxy.stop() == 0

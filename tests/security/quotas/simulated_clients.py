@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import heapq
 import itertools
-from contextlib import AsyncExitStack, asynccontextmanager, nullcontext
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
@@ -25,13 +25,11 @@ from headrace.proxy.connection.state.connection_state import ConnectionState
 from headrace.proxy.connection.state.in_flight import Exchange
 from headrace.proxy.connection.state.reply_actions import reply_layout
 from headrace.quota_callbacks.api_keys import ApiKey
-from headrace.quota_callbacks.buckets.shared.buckets import SharedBuckets
 from headrace.quota_callbacks.entities import DEFAULT, QuotaEntity, QuotaKey
 from headrace.quota_callbacks.hookspecs import HOOK_VERSION, hookimpl
 from headrace.quota_callbacks.policies import Quota, QuotaPolicy
 from headrace.quota_callbacks.requests import Address, Connection, TopicMutation
 from tests.proxy.playbook import open_book
-from tests.quota_callbacks.buckets.shared.shared_workers import shared_memory
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterable
@@ -71,10 +69,6 @@ class Costs:
         return request.request_bytes * 10.0 if request.api_key == HEARTBEAT else 0.0
 
 
-ROWS: Final = 16_384
-"""Rows of shared memory: more than the buckets of all invented client ids, as in a proxy."""
-
-
 @dataclass(frozen=True, slots=True)
 class Passed:
     """An amount that reached the broker, or came from it."""
@@ -88,8 +82,8 @@ class Passed:
 class World:
     """The clock, what is to happen, and what has passed."""
 
-    def __init__(self, workers: list[SharedState]) -> None:
-        self.workers = workers
+    def __init__(self, shared: SharedState) -> None:
+        self.shared = shared
         self.now_ms = 1000
         self.passed: list[Passed] = []
         self.uncharged: dict[tuple[str, QuotaKey], float] = {}
@@ -97,8 +91,7 @@ class World:
         self.most_uncharged: dict[tuple[str, QuotaKey], float] = {}
         self._agenda: list[tuple[int, int, Callable[[], None]]] = []
         self._numbers = itertools.count()
-        for shared in workers:
-            shared.clock = lambda: self.now_ms / 1000
+        shared.clock = lambda: self.now_ms / 1000
 
     def at(self, at_ms: int, action: Callable[[], None]) -> None:
         """Call ``action`` at ``at_ms``."""
@@ -132,7 +125,7 @@ class Link:
         self.world = world
         self.client_id = client_id
         number = next(world._numbers)
-        shared = world.workers[number % len(world.workers)]
+        shared = world.shared
         info = Connection(connection_id=number, peer=Address(host="127.0.0.1", port=1), user=client_id)
         self.state = ConnectionState(shared, shared.listeners[0], info, None, None)  # type: ignore[arg-type]
         self.state.accepted = accepted
@@ -295,8 +288,8 @@ def excess(passed: Iterable[Passed], limit: float) -> float:
 
 
 @asynccontextmanager
-async def open_world(workers: int, policy: QuotaPolicy, limit: float = LIMIT) -> AsyncIterator[World]:
-    """Open a proxy of so many workers, with a quota of ``limit`` for each key and client id, or user."""
+async def open_world(policy: QuotaPolicy, limit: float = LIMIT) -> AsyncIterator[World]:
+    """Open a proxy with a quota of ``limit`` for each key and client id, or user."""
     of_users = (QuotaKey.PRODUCER_IDS_RATE,)
     quotas = [
         (
@@ -306,13 +299,5 @@ async def open_world(workers: int, policy: QuotaPolicy, limit: float = LIMIT) ->
         )
         for key in KEY_OF.values()
     ]
-    memory = shared_memory(workers, ROWS) if workers > 1 else None
-    async with AsyncExitStack() as stack:
-        shared = []
-        for worker in range(workers):
-            buckets = None if memory is None else SharedBuckets(memory, worker=worker, lock=nullcontext())
-            book = await stack.enter_async_context(
-                open_book(plugins={"costs": Costs()}, quotas=quotas, buckets=buckets)
-            )
-            shared.append(book.shared)
-        yield World(shared)
+    async with open_book(plugins={"costs": Costs()}, quotas=quotas) as book:
+        yield World(book.shared)

@@ -153,10 +153,10 @@ class Honest:
 
 
 def simulate(
-    workers: int, policy: QuotaPolicy, found: list[Cheat], honest: tuple[int, int], end_ms: int = END_MS
+    policy: QuotaPolicy, found: list[Cheat], honest: tuple[int, int], end_ms: int = END_MS
 ) -> tuple[World, Honest]:
     async def run() -> tuple[World, Honest]:
-        async with open_world(workers, policy) as world:
+        async with open_world(policy) as world:
             client = Honest(world, *honest)
             for cheat in found:
                 start(world, cheat)
@@ -168,8 +168,8 @@ def simulate(
 
 def check_limits(world: World, found: list[Cheat], limit: float, burst_s: float, *, kafkas: bool = True) -> None:
     """Check that in any window no more passes than ``limit`` allows, the burst, what was under way at once, and one
-    request of each worker, of each connection that was used before the throttle, and of each that a client opens in the
-    same millisecond.
+    request, also of each connection that was used before the throttle, and of each that a client opens in the same
+    millisecond.
 
     With Kafka's arithmetic (``kafkas``), a throttle for a request percentage takes one second at most, so each
     connection that stays may exceed it by one request a second.
@@ -181,22 +181,21 @@ def check_limits(world: World, found: list[Cheat], limit: float, burst_s: float,
         largest = max((each.amount for each in passed), default=0.0)
         staying = sum(cheat.count for cheat in lasting)
         at_once = sum(cheat.count for cheat in found if cheat not in lasting)
-        senders = len(world.workers) + staying + at_once
+        senders = 1 + staying + at_once
         slope = limit + (staying * largest if api_key == HEARTBEAT and kafkas else 0.0)
         assert excess(passed, slope) <= LIMIT * burst_s + 2 * under_way + senders * largest, key
 
 
 @FEW
 @given(
-    workers=st.integers(1, 3),
     found=st.lists(cheats, min_size=1, max_size=2),
     honest=st.tuples(st.integers(100, 20_000), st.integers(10, 2000)),
 )
-@example(workers=2, found=WORST, honest=(1000, 500))
-def test_kafkas_arithmetic(workers: int, found: list[Cheat], honest: tuple[int, int]) -> None:
-    world, client = simulate(workers, KAFKA_POLICY, found, honest)
+@example(found=WORST, honest=(1000, 500))
+def test_kafkas_arithmetic(found: list[Cheat], honest: tuple[int, int]) -> None:
+    world, client = simulate(KAFKA_POLICY, found, honest)
     check_limits(world, found, KAFKAS_SLOPE * LIMIT, 2 * WINDOW_S)
-    _, alone = simulate(workers, KAFKA_POLICY, [], honest)
+    _, alone = simulate(KAFKA_POLICY, [], honest)
     assert len(client.throttles_ms) > 2
     assert client.throttles_ms == alone.throttles_ms
     assert client.link.exchange is None or not client.link.exchange.hold_ms
@@ -206,7 +205,7 @@ def test_without_the_wait_reconnecting_clients_exceed_the_bound() -> None:
     """The property can fail: Kafka's own behaviour does not have it."""
     cheat = Cheat(way="reconnects", api_key=PRODUCE, size=1000, count=10, every_ms=100)
     kafka = QuotaPolicy(new_connections=NewConnections.KAFKA)
-    worlds = [simulate(1, policy, [cheat], (100, 1000), 15_000)[0] for policy in (kafka, KAFKA_POLICY)]
+    worlds = [simulate(policy, [cheat], (100, 1000), 15_000)[0] for policy in (kafka, KAFKA_POLICY)]
     as_kafka, waiting = (excess([each for each in world.passed if each.client_id == CHEAT], LIMIT) for world in worlds)
     assert as_kafka > 100 * LIMIT * WINDOW_S
     assert waiting < 2 * LIMIT * WINDOW_S
@@ -221,9 +220,9 @@ def test_without_the_wait_reconnecting_clients_exceed_the_bound() -> None:
 def test_paced(found: list[Cheat], honest: tuple[int, int]) -> None:
     """A second of burst, and two for what is settled afterwards; the honest client is held as if it were alone."""
     policy = QuotaPolicy(mode=EnforcementMode.PACED, burst_s=1.0)
-    world, client = simulate(1, policy, found, honest)
+    world, client = simulate(policy, found, honest)
     check_limits(world, found, LIMIT, 3.0, kafkas=False)
-    alone, lonely = simulate(1, policy, [], honest)
+    alone, lonely = simulate(policy, [], honest)
     assert len(client.throttles_ms) > 2
     assert client.throttles_ms == lonely.throttles_ms
     assert passed_of(world, HONEST) == passed_of(alone, HONEST)
@@ -241,7 +240,7 @@ def passed_of(world: World, client_id: str) -> list[tuple[int, float]]:
 def test_every_key_limits_a_steady_client(api_key: ApiKey, policy: QuotaPolicy) -> None:
     """The bounds of the properties are reached, so that they are about something."""
     cheat = Cheat(way="steady", api_key=api_key, size=5000, count=2, every_ms=1000)
-    world, _ = simulate(1, policy, [cheat], (100, 1000))
+    world, _ = simulate(policy, [cheat], (100, 1000))
     check_limits(world, [cheat], KAFKAS_SLOPE * LIMIT, 2 * WINDOW_S)
     sent = sum(each.amount for each in world.passed if (each.client_id, each.key) == (CHEAT, KEY_OF[api_key]))
     assert sent > 0.5 * LIMIT * END_MS / 1000

@@ -51,8 +51,8 @@ SOON_S: Final = 5.0
 """Shorter than any throttle here; a login takes some milliseconds."""
 THREADS: Final = 4
 OVER: Final = 1.6
-"""What may be served at once, of what the limit allows in ten seconds: each thread, and each worker, can be
-in the middle of a request when a throttle begins."""
+"""What may be served at once, of what the limit allows in ten seconds: each thread can be in the
+middle of a request when a throttle begins."""
 
 
 @pytest.fixture(scope="module")
@@ -242,10 +242,10 @@ def test_kafkas_own_behaviour_by_name(proxy: ProxyProcess, topic: str) -> None:
 
 
 @pytest.mark.exhaustive
-def test_several_workers_share_the_wait(kafka: FirstBroker, topic: str) -> None:
+def test_threads_of_the_data_plane_share_the_wait(kafka: FirstBroker, topic: str) -> None:
     client_id = unique("reconnects")
     frame = produce(topic, client_id, REQUEST_BYTES, 1)
-    with ProxyProcess(kafka.bootstrap_servers, config=QUOTAS, arguments=("--workers", "2")) as proxy:
+    with ProxyProcess(kafka.bootstrap_servers, config=QUOTAS, arguments=("--data-plane-threads", "2")) as proxy:
         served = attack(proxy.port, client_id, lambda _: frame)
     assert served * REQUEST_BYTES <= LIMIT * 10 * OVER
 

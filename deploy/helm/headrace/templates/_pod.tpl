@@ -92,8 +92,7 @@ livenessProbe:
   httpGet: {path: /livez, port: admin, scheme: {{ include "headrace.adminScheme" . | upper }}}
   periodSeconds: 10
   timeoutSeconds: 5
-  # With several workers, one that hangs is replaced after at most 4/3 of watchdog.timeout (30s).
-  # Do not restart all of them before.
+  # A restart ends all connections, so only a proxy that has hung for a minute is restarted.
   failureThreshold: 6
 readinessProbe:
   httpGet: {path: /readyz, port: admin, scheme: {{ include "headrace.adminScheme" . | upper }}}

@@ -332,7 +332,7 @@ async def test_serving_without_the_cluster() -> None:
 
 
 async def test_the_event_loop_has_turns_while_a_topic_is_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also at start: the admin server answers meanwhile, and workers answer the supervisor."""
+    """Also at start: the admin server answers meanwhile."""
     topic = MemoryTopic()
     writer = TopicStore(MemoryLog(topic))
     await writer.open()
