@@ -4,7 +4,6 @@
 //! that return are put into a list that all threads share, and wake the control plane.
 
 use std::collections::{HashMap, VecDeque};
-use std::fmt::Write as _;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
@@ -93,11 +92,17 @@ struct Mailbox {
     wake: OwnedFd,
     /// Whether the thread has completed requests to hand over.
     has_completed: AtomicBool,
+    /// Whether the control plane waits for a connection, which is given back before others have their turn.
+    is_waited_for: AtomicBool,
 }
 
 impl Mailbox {
     fn send(&self, command: Command) {
+        let is_waited_for = matches!(command, Command::TakeBack(..));
         lock(&self.commands).push(command);
+        if is_waited_for {
+            self.is_waited_for.store(true, Ordering::Release);
+        }
         wake(&self.wake);
     }
 }
@@ -181,26 +186,34 @@ impl Engine {
             requests,
         };
         for number in 0..count {
-            let mailbox = Arc::new(Mailbox {
-                commands: Mutex::default(),
-                wake: eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC)?,
-                has_completed: AtomicBool::new(false),
-            });
-            let mut name = String::from("headrace-data-");
-            let _ = write!(name, "{number}");
-            let place = Workplace {
-                table: Arc::clone(&table),
-                buffer: new_buffer(),
-                pipes: Pipes::default(),
-                requests: Arc::clone(&engine.requests),
-                counting: Counting::new(wanted.clone()),
-                now_ns: 0,
-            };
-            let mut worker = Worker::new(Arc::clone(&mailbox), Arc::clone(&engine.shared), place)?;
-            engine.threads.push(std::thread::Builder::new().name(name).spawn(move || worker.run())?);
-            engine.mailboxes.push(mailbox);
+            if let Err(error) = engine.start_thread(number, &table, wanted) {
+                engine.stop();
+                return Err(error);
+            }
         }
         Ok(engine)
+    }
+
+    fn start_thread(&mut self, number: usize, table: &Arc<Table>, wanted: &Wanted) -> std::io::Result<()> {
+        let mailbox = Arc::new(Mailbox {
+            commands: Mutex::default(),
+            wake: eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC)?,
+            has_completed: AtomicBool::new(false),
+            is_waited_for: AtomicBool::new(false),
+        });
+        let place = Workplace {
+            table: Arc::clone(table),
+            buffer: new_buffer(),
+            pipes: Pipes::default(),
+            requests: Arc::clone(&self.requests),
+            counting: Counting::new(wanted.clone()),
+            now_ns: 0,
+        };
+        let mut worker = Worker::new(Arc::clone(&mailbox), Arc::clone(&self.shared), place)?;
+        let name = format!("headrace-data-{number}");
+        self.threads.push(std::thread::Builder::new().name(name).spawn(move || worker.run())?);
+        self.mailboxes.push(mailbox);
+        Ok(())
     }
 
     /// The descriptor that is readable while connections have returned.
@@ -409,6 +422,7 @@ impl Worker {
         }
         socket.hung_up |= has_ended;
         self.turn(slot);
+        self.give_back();
     }
 
     fn turn_again(&mut self, id: u64) {
@@ -417,6 +431,7 @@ impl Worker {
             found.is_queued = false;
         }
         self.turn(slot);
+        self.give_back();
     }
 
     fn turn(&mut self, slot: usize) {
@@ -467,6 +482,25 @@ impl Worker {
         self.slot_of.remove(&id);
         self.free.push(slot);
         Some((id, connection.into_rest()))
+    }
+
+    /// Gives back the connections that the control plane waits for. No other command is executed between two turns: a
+    /// connection that is added could take the place of one for which there is still an event.
+    fn give_back(&mut self) {
+        if !self.mailbox.is_waited_for.swap(false, Ordering::AcqRel) {
+            return;
+        }
+        let mailbox = Arc::clone(&self.mailbox);
+        lock(&mailbox.commands).retain(|command| match command {
+            Command::TakeBack(id, answer) => match self.slot_of.get(id).copied() {
+                Some(slot) => {
+                    answer.put(self.remove(slot).map(|(_, rest)| rest));
+                    false
+                }
+                None => true, // it has returned, or is not added yet
+            },
+            _ => true,
+        });
     }
 
     /// Executes the commands; returns `false` if the thread has to end.

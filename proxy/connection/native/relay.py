@@ -274,12 +274,16 @@ class NativeRelay:
                 end_abandoned(state)
             elif self._is_stuck(progress, now_s):
                 end_unanswered(state)
-            elif (
-                now_s - state.last_active_s > min(QUIET_S, state.limits.idle_timeout_s)
-                or state.shared.limits.max_connection_age_s
+            elif now_s - state.last_active_s > self._longest_quiet_s(progress) or (
+                state.shared.limits.max_connection_age_s
             ):
                 self.recall()
         held.add(added)  # which may end this connection
+
+    def _longest_quiet_s(self, progress: Progress) -> float:
+        state = self._state
+        timeout_s = state.listener.upstream.reply_timeout_s if progress.in_flight else state.limits.idle_timeout_s
+        return min(QUIET_S, timeout_s)
 
     def _is_stuck(self, progress: Progress, now_s: float) -> bool:
         """Return whether the broker has neither accepted the rest of a request nor sent a byte for its
