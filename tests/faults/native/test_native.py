@@ -213,7 +213,7 @@ def test_a_broker_that_reads_nothing_ends_the_connection(broker: FakeBroker) -> 
         proxy.wait_for_log("the broker did not answer within upstream.reply_timeout = 1 s")
 
 
-@pytest.mark.parametrize("plane", PLANES)
+@pytest.mark.parametrize("plane", ["native", pytest.param("python", marks=pytest.mark.exhaustive)])
 def test_a_client_that_leaves_while_the_broker_reads_nothing_is_noticed(broker: FakeBroker, plane: str) -> None:
     """Its end is behind requests that nobody reads, and the time for a reply is an hour by default."""
     received = 'headrace_bytes_total{direction="in",side="client"}'
