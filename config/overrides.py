@@ -195,7 +195,10 @@ def variable_of(path: tuple[str, ...]) -> str:
 
 def _removed(name: str) -> str | None:
     """Return why there is no variable any more for a key of earlier versions; ``None`` for other variables."""
-    return next((rule for path, rule in REMOVED.items() if f"{name}__".startswith(f"{variable_of(path)}__")), None)
+    for path, rule in REMOVED.items():
+        if f"{name}__".startswith(variable_of((*map(str, path), ""))):
+            return rule
+    return None
 
 
 def _closest(name: str) -> str | None:

@@ -19,7 +19,8 @@ MOST_PER_S: Final = 10
 
 def waits(pid: int) -> int:
     """Return how often the threads of a process have waited until now."""
-    lines = [line for task in Path(f"/proc/{pid}/task").iterdir() for line in (task / "status").read_text().splitlines()]
+    tasks = [(task / "status").read_text() for task in Path(f"/proc/{pid}/task").iterdir()]
+    lines = [line for task in tasks for line in task.splitlines()]
     return sum(int(line.split()[1]) for line in lines if line.startswith("voluntary_ctxt_switches:"))
 
 
