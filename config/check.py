@@ -47,13 +47,7 @@ def check(read: Callable[[], Config]) -> CheckReport:
 def summary(config: Config) -> list[str]:
     """Return a human-readable summary of a configuration, in lines that begin with ``ok:``."""
     listeners = [line for each in config.all_listeners() for line in _listener(each)]
-    lines = (
-        *listeners,
-        *_threads(config),
-        _upstream(config.upstream),
-        _admin(config.admin),
-        _quotas(config),
-    )
+    lines = (*listeners, *_threads(config), _upstream(config.upstream), _admin(config.admin), _quotas(config))
     return [f"ok: {line}" for line in lines]
 
 

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any, Final, get_origin
 
 from headrace.config.keys import Leaf, keys
 from headrace.config.problems import Problem
-from headrace.config.schema import Config
+from headrace.config.schema import REMOVED, Config
 from headrace.quota_callbacks.options import Parsed
 
 if TYPE_CHECKING:
@@ -161,6 +161,8 @@ def environment_overrides(
             if len(names) > 1:
                 problems.append(Problem(flag=name, rule=_AMBIGUOUS.format(" or ".join(names))))
             overrides.append(Override(path=(LISTENERS, names[0], *inner), value=_value(leaf, text), name=name))
+        elif (removed := _removed(name)) is not None:
+            problems.append(Problem(flag=name, rule=removed))
         elif not (_OTHERS.fullmatch(name) or _KUBERNETES.fullmatch(f"{name}={text}")):
             closest = _closest(name)
             hint = _NAMING if closest is None else f"did you mean {closest}?"
@@ -189,6 +191,14 @@ def _listeners_called(written: str, listeners: object) -> list[str]:
 def variable_of(path: tuple[str, ...]) -> str:
     """Return the name of the variable that sets the key at ``path``."""
     return PREFIX + "__".join(path).upper()
+
+
+def _removed(name: str) -> str | None:
+    """Return why there is no variable any more for a key of earlier versions; ``None`` for other variables."""
+    for path, rule in REMOVED.items():
+        if f"{name}__".startswith(variable_of((*map(str, path), ""))):
+            return rule
+    return None
 
 
 def _closest(name: str) -> str | None:

@@ -13,14 +13,7 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 from headrace.config.tables.admin import UnixPath, is_local
 from headrace.config.tables.client_quotas import StoreKind
 from headrace.config.tables.tls import ClientCertificates
-from headrace.config.values import (
-    AUTO,
-    PORT_MAX,
-    is_loopback_host,
-    is_wildcard_host,
-    reachable_host,
-    shown_threads,
-)
+from headrace.config.values import AUTO, PORT_MAX, is_loopback_host, is_wildcard_host, reachable_host, shown_threads
 from headrace.quota_callbacks.options import Fault
 from headrace.quota_callbacks.value_texts import dotted
 

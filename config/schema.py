@@ -121,7 +121,7 @@ REMOVED: Final[Mapping[Path, str]] = {
         "dropped at the next look-up, without a scheduler; delete the line"
     ),
     ("watchdog",): (
-        "removed with the worker processes, which it was about; delete the table. The service manager restarts a proxy "
+        "removed with the worker processes, which it was about; delete it. The service manager restarts a proxy "
         "that hangs (WatchdogSec of systemd)"
     ),
 }
@@ -155,7 +155,6 @@ class Config(Section):
             restart=True,
         ),
     ] = {}
-    workers: Annotated[int | None, thread_count(), Key("Deprecated: sets data_plane_threads.", flag="--workers")] = None
     data_plane: Annotated[
         DataPlane,
         choice(DataPlane),
@@ -176,6 +175,7 @@ class Config(Section):
         ),
     ] = 1
     """That of ``workers``, if only that is set; `headrace.config.values.AUTO` stands for one per core."""
+    workers: Annotated[int | None, thread_count(), Key("Deprecated: sets data_plane_threads.", flag="--workers")] = None
     limits: Limits = Field(default_factory=Limits)
     shutdown: Shutdown = Field(default_factory=Shutdown)
     admin: Admin = Field(default_factory=Admin)

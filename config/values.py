@@ -237,7 +237,8 @@ def count_threads(configured: int) -> int:
     """Return the number of threads of the native data plane."""
     if configured != AUTO:
         return configured
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return min(cores, MOST_THREADS)
 
 
 def shown_threads(configured: int) -> str:

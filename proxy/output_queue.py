@@ -29,15 +29,15 @@ WRITE_BYTES: Final = select.PIPE_BUF
 """Bytes to write in one system call, at most, unless a single line is longer. Both streams may be the same pipe, and up
 to this size the kernel does not mix what their threads write."""
 END_TIMEOUT_S: Final = 2.0
-"""Seconds that a process may take at its end to write what is queued."""
+"""Seconds that the proxy may take at its end to write what is queued."""
 _STREAMS: Final = ("stdout", "stderr")
 
 
 class OutputQueue(io.RawIOBase):
-    """A binary stream to a file descriptor, which writes directly until `start`.
+    """A binary stream to a file descriptor, which queues what is written to it for a thread that it starts.
 
-    Then it queues what is written to it, at most ``max_lines`` writes and ``max_bytes`` in all. Further writes are
-    dropped and counted. Methods may be called by any thread.
+    At most ``max_lines`` writes and ``max_bytes`` in all are queued; further ones are dropped and counted. Methods may
+    be called by any thread.
     """
 
     def __init__(self, descriptor: int, *, max_lines: int, max_bytes: int) -> None:
@@ -54,18 +54,12 @@ class OutputQueue(io.RawIOBase):
         self._taken: bytes | None = None
         """A line that the thread has taken, but not written, since it was too long to be written with others."""
         self._counting = threading.RLock()  # may be taken again by a destructor that the garbage collector calls
-        self._thread: threading.Thread | None = None
-        self._queues = False
-
-    def start(self) -> None:
-        """Queue what is written from now on, in this process."""
-        if self._thread is None:
-            self._thread = threading.Thread(target=self._run, name=f"output-{self._descriptor}", daemon=True)
-            self._thread.start()
         self._queues = True
+        self._thread = threading.Thread(target=self._run, name=f"output-{descriptor}", daemon=True)
+        self._thread.start()
 
     def stop(self, timeout_s: float) -> None:
-        """Write what is queued, and then write directly again; after ``timeout_s``, continue to queue instead."""
+        """Write what is queued, and from then on write directly; after ``timeout_s``, continue to queue instead."""
         if self.wait_until_written(timeout_s):
             self._queues = False
 
@@ -176,7 +170,8 @@ def _lines(data: bytes) -> int:
     return max(1, data.count(b"\n"))
 
 
-def _replace_output(max_lines: int, max_bytes: int) -> None:
+def _replace_output(max_lines: int, max_bytes: int) -> list[OutputQueue]:
+    queues = []
     for name in _STREAMS:
         stream = getattr(sys, name)
         try:
@@ -185,8 +180,10 @@ def _replace_output(max_lines: int, max_bytes: int) -> None:
             continue
         stream.flush()
         output = OutputQueue(descriptor, max_lines=max_lines, max_bytes=max_bytes)
+        queues.append(output)
         text = io.TextIOWrapper(output, encoding=stream.encoding, errors=stream.errors, line_buffering=True)  # type: ignore[type-var]
         setattr(sys, name, text)
+    return queues
 
 
 @contextmanager
@@ -198,10 +195,7 @@ def queued_output(*, max_lines: int, max_bytes: int) -> Iterator[None]:
     What is not written within `END_TIMEOUT_S` at the end stays queued, and so does what follows: the end of the process
     waits for no reader either. On a fatal signal, the stacks of all threads are written to standard error directly.
     """
-    _replace_output(max_lines, max_bytes)
-    queues = _queues()
-    for output in queues:
-        output.start()
+    queues = _replace_output(max_lines, max_bytes)
     if (errors := error_queue()) is not None:
         faulthandler.enable(errors.fileno())
     try:
@@ -212,17 +206,16 @@ def queued_output(*, max_lines: int, max_bytes: int) -> Iterator[None]:
             output.stop(max(0.0, end_s - time.monotonic()))
 
 
-def _queues() -> list[OutputQueue]:
-    buffers = [getattr(getattr(sys, name), "buffer", None) for name in _STREAMS]
-    return [buffer for buffer in buffers if isinstance(buffer, OutputQueue)]
+def _queue_of(name: str) -> OutputQueue | None:
+    found = getattr(getattr(sys, name), "buffer", None)
+    return found if isinstance(found, OutputQueue) else None
 
 
 def error_queue() -> OutputQueue | None:
     """Return the queue of standard error, ``None`` before `queued_output`."""
-    found = getattr(sys.stderr, "buffer", None)
-    return found if isinstance(found, OutputQueue) else None
+    return _queue_of("stderr")
 
 
 def dropped_lines() -> int:
-    """Return how many lines of this process were dropped, on standard output and standard error."""
-    return sum(output.dropped for output in _queues())
+    """Return how many lines were dropped, on standard output and standard error."""
+    return sum(output.dropped for output in map(_queue_of, _STREAMS) if output is not None)

@@ -61,7 +61,7 @@ class UsageRecords:
             require("plugins.options.usage_records.topic", "usage", CONFLUENT_KAFKA)
         if context.dry or not options.enabled:
             return
-        instance = instance_name(options.name, time_ns())
+        instance = f"{options.name}-{time_ns() // 1_000_000}"  # of this run alone
         sink = open_sink(options, instance)
         self._encoder = Encoder(instance)
         self._seconds = Seconds(options.max_rows, context.request_time_ms)
@@ -148,11 +148,6 @@ class UsageRecords:
 def present_second() -> int:
     """Return the wall clock's second."""
     return time_ns() // 1_000_000_000
-
-
-def instance_name(name: str, started_ns: int) -> str:
-    """Return the unique name of one run of a proxy."""
-    return f"{name}-{started_ns // 1_000_000}"
 
 
 def open_sink(options: UsageOptions, instance: str) -> Sink:

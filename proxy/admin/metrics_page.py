@@ -1,4 +1,4 @@
-"""The Prometheus page, made from the process's counters and the plugins' metrics when it is requested.
+"""The Prometheus page, made from the proxy's counters and the plugins' metrics when it is requested.
 
 The request path only increments plain attributes. The page is formatted in a thread that pauses regularly, so that a
 long page delays the event loop little (`headrace.proxy.long_work`). Called by `headrace.proxy.admin.operations`.
@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import trio
-from prometheus_client import CollectorRegistry, PlatformCollector, ProcessCollector, generate_latest
+from prometheus_client import PlatformCollector, ProcessCollector, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 from prometheus_client.registry import Collector
 
@@ -30,36 +30,31 @@ if TYPE_CHECKING:
 
 
 class MetricsPage:
-    """All metrics of the process, as Prometheus text."""
+    """All metrics of the proxy, as Prometheus text."""
 
-    def __init__(self, shared: SharedState, connections: Collection[ConnectionState]) -> None:
+    def __init__(self, shared: SharedState, connections: Collection[ConnectionState], admin: AdminCounters) -> None:
         self._shared = shared
         self._connections = connections
-        self._one_at_a_time = trio.Lock()
+        self._admin = admin
 
-    async def render(self, admin: AdminCounters) -> bytes:
+    async def render(self) -> bytes:
         """Return the page: values are read on the loop, and formatted in a thread, since it may be a megabyte."""
-        async with self._one_at_a_time:
-            with collector_off():
-                hooks = self._shared.hooks
-                await self._shared.deliver_completed()
-                await hooks.prepare_metrics()
-                plugins = list(hooks.collect_metrics())
-                ours = [
-                    *self._connection_metrics(),
-                    *self._tls_metrics(admin),
-                    *self._byte_metrics(),
-                    *self._quota_metrics(),
-                    _labelled(
-                        "plugin_errors",
-                        "Number of exceptions raised by plugins, by plugin name.",
-                        "plugin",
-                        hooks.failures,
-                    ),
-                    *self._loop_metrics(),
-                    *_admin_metrics(admin),
-                ]
-                return await trio.to_thread.run_sync(_page_of, ours, plugins)
+        with collector_off():
+            hooks = self._shared.hooks
+            await self._shared.deliver_completed()
+            await hooks.prepare_metrics()
+            plugins = list(hooks.collect_metrics())
+            text = "Number of exceptions raised by plugins, by plugin name."
+            ours = [
+                *self._connection_metrics(),
+                *self._tls_metrics(),
+                *self._byte_metrics(),
+                *self._quota_metrics(),
+                _labelled("plugin_errors", text, "plugin", hooks.failures),
+                *self._loop_metrics(),
+                *self._admin_metrics(),
+            ]
+            return await trio.to_thread.run_sync(generate_latest, _AllMetrics(ours, plugins))
 
     def _loop_metrics(self) -> Iterator[Metric]:
         text = "Number of calls of plugins that held the event loop longer than plugins.slow_call, by plugin name."
@@ -145,7 +140,7 @@ class MetricsPage:
         )
         yield _by_api("requests", "Total number of requests read from clients, by API.", counters.requests)
 
-    def _tls_metrics(self, admin: AdminCounters) -> Iterator[Metric]:
+    def _tls_metrics(self) -> Iterator[Metric]:
         counters = self._shared.counters
         results = {
             "full": counters.tls_handshakes_full,
@@ -159,8 +154,8 @@ class MetricsPage:
             for context in self._shared.tls_contexts()
             if context.identity is not None
         }
-        if admin.certificate_expires_s is not None:
-            times["admin.tls"] = admin.certificate_expires_s
+        if self._admin.certificate_expires_s is not None:
+            times["admin.tls"] = self._admin.certificate_expires_s
         metric = GaugeMetricFamily(
             "headrace_tls_certificate_expiry_timestamp_seconds",
             "Time at which the first certificate of a chain of the proxy expires, in seconds since 1970.",
@@ -249,29 +244,25 @@ class MetricsPage:
         out_of_range = frozenset().union(*(each.topology.out_of_range for each in listeners))
         yield _gauge("brokers_out_of_range", text, len(out_of_range))
 
-
-def _admin_metrics(counters: AdminCounters) -> Iterator[Metric]:
-    """Yield the metrics of the admin server."""
-    yield _gauge("admin_connections", "Number of open connections to the admin server.", counters.connections)
-    yield _labelled(
-        "admin_refused",
-        "Total number of requests that the admin server refused and connections that it closed, by reason.",
-        "reason",
-        counters.refused,
-    )
+    def _admin_metrics(self) -> Iterator[Metric]:
+        counters = self._admin
+        yield _gauge("admin_connections", "Number of open connections to the admin server.", counters.connections)
+        text = "Total number of requests that the admin server refused and connections that it closed, by reason."
+        yield _labelled("admin_refused", text, "reason", counters.refused)
 
 
-class _Collected(Collector):
-    def __init__(self, metrics: Iterable[Metric]) -> None:
-        self._metrics = metrics
+class _AllMetrics(Collector):
+    """The metrics of a page, in its order. Read it in a thread: it pauses."""
 
-    def describe(self) -> Iterable[Metric]:
-        """Return nothing: the metrics are not known in advance."""
-        return ()
+    def __init__(self, ours: list[Metric], plugins: list[Series]) -> None:
+        self._ours = ours
+        self._plugins = plugins
 
-    def collect(self) -> Iterable[Metric]:
-        """Return the metrics; prometheus_client calls this once."""
-        return self._metrics
+    def collect(self) -> Iterator[Metric]:
+        """Yield the metrics; prometheus_client calls this once."""
+        yield from _process_metrics()
+        yield from self._ours
+        yield from _metrics_of(self._plugins)
 
 
 def _process_metrics() -> Iterator[Metric]:
@@ -280,19 +271,6 @@ def _process_metrics() -> Iterator[Metric]:
     yield _counter("log_lines_dropped", text, dropped_lines())
     for collector in (ProcessCollector(registry=None), PlatformCollector(registry=None)):
         yield from collector.collect()
-
-
-def _page_of(ours: list[Metric], plugins: list[Series]) -> bytes:
-    """Return all metrics in Prometheus' text format. Call it in a thread: they are formatted with pauses."""
-
-    def metrics() -> Iterator[Metric]:
-        yield from _process_metrics()
-        yield from ours
-        yield from _metrics_of(plugins)
-
-    registry = CollectorRegistry()
-    registry.register(_Collected(metrics()))
-    return generate_latest(registry)
 
 
 def _metrics_of(series: Iterable[Series]) -> Iterator[Metric]:

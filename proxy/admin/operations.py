@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import trio
 
+from headrace.proxy.counters import AdminCounters
 from headrace.quota_callbacks.entities import bounded_name
 
 if TYPE_CHECKING:
@@ -14,7 +15,6 @@ if TYPE_CHECKING:
     from headrace.proxy.admin.metrics_page import MetricsPage
     from headrace.proxy.connection.state.connection_state import ConnectionState
     from headrace.proxy.connection.state.shared_state import SharedState
-    from headrace.proxy.counters import AdminCounters
     from headrace.proxy.network.listener import Dialler
 
 MOST_CHANGES: Final = 10_000
@@ -33,8 +33,8 @@ class Operations:
         self.serving = False
         self.draining = False
         self._connections = connections
+        self.admin_counters = AdminCounters()
         self._page: MetricsPage | None = None
-        self._making = trio.Lock()
 
     @property
     def enforcement_enabled(self) -> bool:
@@ -60,22 +60,20 @@ class Operations:
                 nursery.start_soon(ask, upstream)
         return [_without_answer(setting) for setting in sorted(silent)]
 
-    async def metrics(self, admin: AdminCounters) -> bytes:
-        """Return the Prometheus page, with the counters of the admin server."""
-        return await (await self._metrics_page()).render(admin)
+    async def metrics(self) -> bytes:
+        """Return the Prometheus page. The caller waits for one call before the next.
 
-    async def _metrics_page(self) -> MetricsPage:
-        """Create the page when it is first requested, so that a proxy that is never scraped does not import
-        prometheus_client. The import runs in a thread."""
-        async with self._making:
-            if self._page is None:
-                self._page = await trio.to_thread.run_sync(self._make_page)
-            return self._page
+        What makes it is imported at the first call, in a thread, so that a proxy that is never scraped does not import
+        prometheus_client.
+        """
+        if self._page is None:
+            self._page = await trio.to_thread.run_sync(self._make_page)
+        return await self._page.render()
 
     def _make_page(self) -> MetricsPage:
         from headrace.proxy.admin.metrics_page import MetricsPage
 
-        return MetricsPage(self.shared, self._connections)
+        return MetricsPage(self.shared, self._connections, self.admin_counters)
 
     def enforce(self, enabled: bool, by: str) -> None:
         """Turn enforcement on or off; turning it off also unmutes the connections that are muted.

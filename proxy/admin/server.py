@@ -20,7 +20,6 @@ from headrace.proxy.admin.http import PROBES, HttpRequest, HttpResponse, refused
 from headrace.proxy.admin.listening import bind_admin
 from headrace.proxy.admin.operations import MOST_CHANGES
 from headrace.proxy.admin.turns import Turns
-from headrace.proxy.counters import AdminCounters
 from headrace.proxy.errors import StartupError
 from headrace.proxy.hooks.decisions import KEPT_DECISIONS
 from headrace.quota_callbacks.entities import LONG_MAX, bounded_name
@@ -31,6 +30,7 @@ if TYPE_CHECKING:
     from headrace.proxy.admin.listening import AdminSocket
     from headrace.proxy.admin.operations import Operations
     from headrace.proxy.admin.tls import TlsHandshakes
+    from headrace.proxy.counters import AdminCounters
 
 PROMETHEUS_TEXT: Final = "text/plain; version=0.0.4; charset=utf-8"
 READY_CACHE_S: Final = 1.0
@@ -52,10 +52,9 @@ class _Page(NamedTuple):
 class AdminServer:
     """The pages of the admin server, made from the answers of ``operations``."""
 
-    def __init__(self, operations: Operations, access: Access, counters: AdminCounters) -> None:
+    def __init__(self, operations: Operations, access: Access) -> None:
         self._operations = operations
         self._access = access
-        self._counters = counters
         self._checked_s = float("-inf")
         self._reasons: list[str] = []
         self._checking = trio.Lock()
@@ -102,7 +101,7 @@ class AdminServer:
         return _json({"status": "ok"})
 
     async def _metrics_page(self, _request: HttpRequest) -> HttpResponse:
-        return HttpResponse(body=await self._operations.metrics(self._counters), content_type=PROMETHEUS_TEXT)
+        return HttpResponse(body=await self._operations.metrics(), content_type=PROMETHEUS_TEXT)
 
     async def _enforcement(self, request: HttpRequest) -> HttpResponse:
         if request.method == "PUT":
@@ -177,9 +176,9 @@ def open_admin(nursery: trio.Nursery, settings: Callable[[], Admin], operations:
         tokens = Tokens(config.token_file) if config.token_file is not None else None
     except ValueError as error:
         raise StartupError(str(error)) from error
-    counters = AdminCounters()
+    counters = operations.admin_counters
     tls = _handshakes(config.tls, counters)
-    server = AdminServer(operations, Access(settings, tokens, counters), counters)
+    server = AdminServer(operations, Access(settings, tokens, counters))
     bound = bind_admin(config.listen)
     nursery.start_soon(_serve, bound, AdminConnections(settings, counters, tls), server)
     if tls is not None:

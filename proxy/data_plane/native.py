@@ -62,7 +62,7 @@ def is_native(data_plane: DataPlane) -> bool:
 
 
 class NativeDataPlane:
-    """The data plane."""
+    """The threads, the connections that they relay, and the meters of what they charge."""
 
     def __init__(
         self,

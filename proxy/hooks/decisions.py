@@ -88,7 +88,7 @@ class Decision:
 
 
 class Decisions:
-    """The last `KEPT_DECISIONS` decisions of the process."""
+    """The last `KEPT_DECISIONS` decisions."""
 
     def __init__(self, counters: Counters) -> None:
         self._counters = counters

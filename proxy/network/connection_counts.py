@@ -4,6 +4,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 
 class ConnectionCounts:
     """The number of open connections."""
@@ -12,30 +14,30 @@ class ConnectionCounts:
 
     def __init__(self) -> None:
         self._open = 0
-        self._by_host: dict[str, int] = {}
-        self._by_user: dict[str, int] = {}
+        self._by_host: Counter[str] = Counter()
+        self._by_user: Counter[str] = Counter()
 
     def add(self, host: str) -> None:
         """Count one more connection from ``host``."""
         self._open += 1
-        _change(self._by_host, host, 1)
+        self._by_host[host] += 1
 
     def remove(self, host: str) -> None:
         """Count one connection less from ``host``."""
         self._open -= 1
-        _change(self._by_host, host, -1)
+        _remove(self._by_host, host)
 
     def add_user(self, user: str) -> None:
         """Count one more connection of ``user``."""
-        _change(self._by_user, user, 1)
+        self._by_user[user] += 1
 
     def remove_user(self, user: str) -> None:
         """Count one connection less of ``user``."""
-        _change(self._by_user, user, -1)
+        _remove(self._by_user, user)
 
     def of_user(self, user: str) -> int:
         """Return the number of open connections of ``user``."""
-        return self._by_user.get(user, 0)
+        return self._by_user[user]
 
     def limit_reached(self, host: str, *, most: int, most_from_host: int) -> str | None:
         """Return the name of the limit that one more connection from ``host`` would exceed, or ``None``.
@@ -44,15 +46,13 @@ class ConnectionCounts:
         """
         if self._open >= most:
             return "max_connections"
-        if most_from_host and self._by_host.get(host, 0) >= most_from_host:
+        if most_from_host and self._by_host[host] >= most_from_host:
             return "max_connections_per_ip"
         return None
 
 
-def _change(counts: dict[str, int], name: str, change: int) -> None:
-    """Change one of the counts; one that becomes 0 is removed."""
-    count = counts.get(name, 0) + change
-    if count:
-        counts[name] = count
-    else:
+def _remove(counts: Counter[str], name: str) -> None:
+    """Reduce one of the counts by one; one that becomes 0 is removed."""
+    counts[name] -= 1
+    if not counts[name]:
         del counts[name]

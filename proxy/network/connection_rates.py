@@ -62,9 +62,9 @@ class ConnectionRates:
     def add(self, limit: int, now_ms: int) -> float:
         """Count a connection, and return the seconds until the next one may be accepted.
 
-        ``limit`` is in connections a second; 0 is unlimited. Above it connections are accepted at
-        that rate. Kafka waits until the rate of the whole window is back at the limit, for up to a second before each
-        connection, so that after a burst almost none is accepted for the rest of the window.
+        ``limit`` is in connections a second; 0 is unlimited. Above it connections are accepted at that rate. Kafka
+        waits until the rate of the whole window is back at the limit, for up to a second before each connection, so
+        that after a burst almost none is accepted for the rest of the window.
         """
         if not limit:
             return 0.0

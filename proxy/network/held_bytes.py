@@ -1,4 +1,4 @@
-"""The number of bytes that the connections of the process hold in memory: messages that are being collected, requests
+"""The number of bytes that all connections hold in memory: messages that are being collected, requests
 that were read and wait for the end of a mute, SASL tokens that wait for the broker's answer, parts of TLS records and
 of headers of the PROXY protocol, and bytes that a peer does not accept.
 

@@ -1,4 +1,4 @@
-"""Following a store: what any process or proxy changes there is put into force here.
+"""Following a store: what any proxy changes there is put into force here.
 
 The server runs one `StoreFollower`. `client_quota_apis` calls it before it describes quotas, so that a client finds
 what it has written, and to alter them.
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 log = structlog.get_logger("headrace.quotas")
 
 INTERVAL_S: Final = 0.25
-"""Seconds between two questions to the store. What another process has changed is in force after this time."""
+"""Seconds between two questions to the store. What another proxy has changed is in force after this time."""
 LOADING_TIMEOUT_S: Final = 60.0
 """Time limit for reading all quotas: far above what 1,000,000 take."""
 LONGEST_AUDIT_S: Final = LOADING_TIMEOUT_S + 1.0

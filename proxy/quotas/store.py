@@ -1,7 +1,7 @@
 """The interface of stores of quotas, and the values that pass through it.
 
 A store keeps the quotas that were set with AlterClientQuotas or ``headrace quotas``, and an audit record of every
-change. Every process of the proxy has its own object, and several proxies may share one store. What one of them
+change. Several proxies may share one store, each with an object of its own. What one of them
 changes, the others learn from `QuotaStore.changes_since`. The quotas of the configuration file are not in a store.
 
 A store knows nothing of limits, validity and permissions: it keeps what it is given.
@@ -136,7 +136,7 @@ class QuotaStore(Protocol):
         """
 
     async def import_state(self) -> ImportState:
-        """Return how far the import of the brokers' quotas is, which any process may have begun or completed."""
+        """Return how far the import of the brokers' quotas is, which any proxy may have begun or completed."""
 
     async def set_import_state(self, state: ImportState) -> None:
         """Store how far the import is; durable when this returns."""

@@ -71,7 +71,6 @@ class BucketStateFile:
         self._database = database
         self._path = path
         self._saved_up_to_ms = NOTHING_SAVED_MS
-        self._saving = trio.Lock()
         self._failing = False
 
     @classmethod
@@ -106,20 +105,19 @@ class BucketStateFile:
         """
         states = await _states_of(quotas, self._saved_up_to_ms, now_ms)
         keep_ms = _longest_kept_ms(quotas.window)
-        async with self._saving:
-            try:
-                await trio.to_thread.run_sync(_write, self._database, states, keep_ms, abandon_on_cancel=last)
-            except sqlite3.Error as error:
-                if not self._failing:
-                    log.error(  # noqa: TRY400
-                        "bucket state cannot be saved; a restart would reset it", file=self._path, error=_cause(error)
-                    )
-                self._failing = True
-                return
-            if self._failing:
-                log.info("bucket state is saved again", file=self._path)
-            self._failing = False
-            self._saved_up_to_ms = now_ms
+        try:
+            await trio.to_thread.run_sync(_write, self._database, states, keep_ms, abandon_on_cancel=last)
+        except sqlite3.Error as error:
+            if not self._failing:
+                log.error(  # noqa: TRY400
+                    "bucket state cannot be saved; a restart would reset it", file=self._path, error=_cause(error)
+                )
+            self._failing = True
+            return
+        if self._failing:
+            log.info("bucket state is saved again", file=self._path)
+        self._failing = False
+        self._saved_up_to_ms = now_ms
 
     async def close(self) -> None:
         """Close the file."""

@@ -91,7 +91,7 @@ def problems_of(config: Config) -> list[str]:
 
 
 def _check_plugins(config: Config) -> None:
-    hooks = dry_hooks(config)
+    hooks = _dry_hooks(config)
     try:
         check_at_start(config, hooks)
     finally:
@@ -145,12 +145,12 @@ def loaded_rules(config: Config) -> QuotaRules:
 
     The plugins are closed afterwards.
     """
-    hooks = dry_hooks(config)
+    hooks = _dry_hooks(config)
     hooks.close()
     return rules_of(hooks)
 
 
-def dry_hooks(config: Config) -> HookCalls:
+def _dry_hooks(config: Config) -> HookCalls:
     """Return the plugins of a configuration, configured with ``dry`` set, so that they start nothing.
 
     Raises `StartupError`; the plugins are closed then. Blocks.

@@ -32,7 +32,7 @@ def return_large_objects() -> None:
 
 
 class MemoryLimit:
-    """Chooses the connections to close. One for the process, created by the server."""
+    """Chooses the connections to close. Created by the server."""
 
     __slots__ = ("_connections",)
 

@@ -23,8 +23,8 @@ MAX_BYTES: Final = 8 * 1024 * 1024
 sufficient for 3.5 million producers per window."""
 
 MAX_TOTAL_BYTES: Final = 128 * 1024 * 1024
-"""Maximum size of the large slices (above `SMALL_BYTES`) of all users of a process. Beyond it, the filters of all users
-grow only as far as `SMALL_BYTES`, so users with forged ids take nothing from those with few producers."""
+"""Maximum size of the large slices (above `SMALL_BYTES`) of all users. Beyond it, the filters of all users grow only as
+far as `SMALL_BYTES`, so users with forged ids take nothing from those with few producers."""
 
 SMALL_BYTES: Final = 16 * 1024
 """Size up to which a filter always grows: 7,000 producers at a false positive rate of 1 %."""

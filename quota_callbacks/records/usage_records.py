@@ -3,7 +3,7 @@
 A record is a JSON object in a line of a file, or a message of a Kafka topic. ``headrace.plugins.usage_records`` writes
 records and ``headrace.pipeline`` reads them; neither imports the other. Pure.
 
-Every record has ``schema`` (`SCHEMA_VERSION`), ``kind``, ``instance`` (one run of one proxy process) and ``sequence``,
+Every record has ``schema`` (`SCHEMA_VERSION`), ``kind``, ``instance`` (one run of one proxy) and ``sequence``,
 which starts at 0 for each instance and increases by 1, so that a reader detects lost and duplicate records. Readers
 ignore fields that they do not know; ``schema`` changes when existing readers would misinterpret a record.
 """

@@ -95,6 +95,12 @@ def test_a_variable_that_resembles_no_key_gets_the_rule_for_names() -> None:
     assert refused({"HEADRACE_XYZ": "hunter2"}) == [f"HEADRACE_XYZ: unknown variable; {rule}"]
 
 
+@pytest.mark.parametrize("name", ["HEADRACE_WATCHDOG", "HEADRACE_WATCHDOG__TIMEOUT"])
+def test_the_variable_of_a_removed_key_is_refused_with_the_reason(name: str) -> None:
+    (problem,) = refused({name: "10s"})
+    assert problem.startswith(f"{name}: removed with the worker processes,")
+
+
 @pytest.mark.parametrize(
     "name",
     [

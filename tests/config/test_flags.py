@@ -148,3 +148,10 @@ def test_problems_of_flags_come_before_those_of_the_file() -> None:
 def test_an_invalid_value_in_the_file_is_reported_even_if_a_flag_overrides_it() -> None:
     (said,) = refused({"log.level": "info"}, MINIMAL + "[log]\nlevel = 'loud'\n")
     assert said.startswith('headrace.toml:5: log.level = "loud": ')
+
+
+def test_a_number_of_threads_under_both_names_is_a_conflict_wherever_they_are() -> None:
+    rule = "deprecated, and data_plane_threads = 3 is set; remove workers"
+    assert refused({"data_plane_threads": "3"}, f"workers = 2\n{MINIMAL}") == [f"headrace.toml:1: workers = 2: {rule}"]
+    assert refused({"workers": "2"}, f"data_plane_threads = 3\n{MINIMAL}") == [f"--workers 2: {rule}"]
+    assert loads(f"workers = 2\n{MINIMAL}", flags={"data_plane_threads": "2"}).data_plane_threads == 2

@@ -179,7 +179,7 @@ exempt_users = ["a", 1]
         (
             '"a b" = 5',
             (
-                '"a b": unknown key; known here: upstream, listen, listeners, workers, data_plane, data_plane_threads, '
+                '"a b": unknown key; known here: upstream, listen, listeners, data_plane, data_plane_threads, workers, '
                 "limits, shutdown, admin, log, enforcement, quota, controller, producer, quotas, "
                 "client_quotas, plugins"
             ),

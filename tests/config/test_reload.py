@@ -96,8 +96,8 @@ def test_one_key_changed(case: Any) -> None:
 def test_workers_change_the_number_of_threads() -> None:
     two, each_core = (loads(f"workers = {workers}\n{MINIMAL}") for workers in ("2", '"auto"'))
     assert str(diff(two, each_core)).splitlines() == [
-        'workers: 2 -> "auto"',
         'data_plane_threads: 2 -> "auto" (needs a restart)',
+        'workers: 2 -> "auto"',
     ]
     assert str(diff(two, loads(f"data_plane_threads = 2\n{MINIMAL}"))) == "workers: 2 -> not set"
 

@@ -40,7 +40,6 @@ class Pipe:
 
     def queue(self, *, max_lines: int = LARGE, max_bytes: int = LARGE) -> OutputQueue:
         self._queues.append(OutputQueue(self.write_end, max_lines=max_lines, max_bytes=max_bytes))
-        self._queues[-1].start()
         return self._queues[-1]
 
     def fill(self) -> None:

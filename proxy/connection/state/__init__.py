@@ -1,7 +1,7 @@
 """The state of a connection and what all connections share: the lowest layer, which imports no relay.
 
 connection_state  the state of one connection, which the relays read and change
-shared_state      the objects that all connections of a process share
+shared_state      the objects that all connections share
 client_sasl       the authentication of a client by the proxy itself
 login_threads     the threads that compute the keys of passwords, and whose turn it is
 refused_logins    the log line about a login that was refused

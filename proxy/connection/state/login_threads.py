@@ -1,7 +1,7 @@
 """The threads that compute the keys of passwords, and whose turn it is: the addresses of clients take turns.
 
-One `LoginThreads` for a process, used by `headrace.proxy.connection.opening.sasl_termination`. Without turns, clients
-at one address that do not know any password could delay the logins of all others, since the computation of each takes
+One `LoginThreads` is used by `headrace.proxy.connection.opening.sasl_termination`. Without turns, clients at one
+address that do not know any password could delay the logins of all others, since the computation of each takes
 milliseconds. What waits is bounded by the number of connections: each waits for one computation.
 """
 

@@ -1,4 +1,4 @@
-"""The objects that all connections of a process share. Created by the server, used by the connections."""
+"""The objects that all connections share. Created by the server, used by the connections."""
 
 from __future__ import annotations
 

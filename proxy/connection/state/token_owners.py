@@ -1,8 +1,8 @@
 """The owners of delegation tokens, by token id: asked of the brokers for all tokens at once, and remembered.
 
-One `TokenOwners` for each ``[upstream.owner_lookup]`` of a process. Connections ask it for the token by which a client
-has authenticated, as soon as the broker has accepted it: a client that could choose the time would delete the token
-before. The server runs it, and gives it the function that asks a broker (`headrace.proxy.server.owner_lookup`).
+There is one `TokenOwners` for each ``[upstream.owner_lookup]``. Connections ask it for the token by which a client has
+authenticated, as soon as the broker has accepted it: a client that could choose the time would delete the token before.
+The server runs it, and gives it the function that asks a broker (`headrace.proxy.server.owner_lookup`).
 
 Brokers cannot be asked for one token without knowing its owner, so each answer has all tokens. There is one request at
 a time, at most one every `INTERVAL_S` seconds, which all connections share that wait when it begins.

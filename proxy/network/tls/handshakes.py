@@ -1,6 +1,6 @@
 """The bounds of TLS handshakes with clients: their number, their time, and their share of the event loop.
 
-One `Handshakes` for a process. A client costs nothing but its connection until it has sent a ClientHello. The state of
+There is one `Handshakes`. A client costs nothing but its connection until it has sent a ClientHello. The state of
 a handshake takes some tens of KiB, so their number is limited. One more ends one whose client has been silent for
 `SILENT_S`, or else one of the address with the most handshakes. The computations of a handshake take about a
 millisecond; they are done one at a time, in turns that go round the addresses, and clients that are connected keep at
@@ -46,7 +46,7 @@ class _Handshake:
 
 
 class Handshakes:
-    """Does the handshakes of all clients of a process. ``most`` and ``timeout_s`` may be replaced on reload."""
+    """Does the handshakes of all clients. ``most`` and ``timeout_s`` may be replaced on reload."""
 
     def __init__(self, counters: Counters, *, most: int, timeout_s: float) -> None:
         self.most = most

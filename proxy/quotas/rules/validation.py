@@ -51,7 +51,7 @@ class ValidatedRequest:
     """What an AlterClientQuotas request does, and what is answered."""
 
     alterations: tuple[Alteration, ...]
-    """What is to be stored, in the order of the request, also if it seems to have no effect: another process may have
+    """What is to be stored, in the order of the request, also if it seems to have no effect: another proxy may have
     changed the quota meanwhile. Empty if the request only validates."""
     results: tuple[AlterResult, ...]
     """The rows of the response, if the alterations can be stored: one for each entity, in the order of the request."""

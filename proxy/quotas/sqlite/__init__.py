@@ -1,4 +1,4 @@
-"""The store of quotas in an SQLite file, which several processes may open.
+"""The store of quotas in an SQLite file, which several proxies of a host may open.
 
 store    the event loop's side: threads, time-outs, and commits that several calls share
 file     the tables and transactions

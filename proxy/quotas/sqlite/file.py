@@ -1,7 +1,7 @@
 """The tables of the SQLite store of quotas, and the transactions on them.
 
 Called by `store` in a thread, one call at a time; every method blocks. The table ``quotas`` has one row for each
-key of an entity. The table ``changes`` is both what other processes follow and the audit record; its first column
+key of an entity. The table ``changes`` is both what other proxies follow and the audit record; its first column
 increases in the order of the commits.
 """
 

@@ -1,4 +1,4 @@
-"""The store of quotas in an SQLite file, which several processes and proxies of one host may open.
+"""The store of quotas in an SQLite file, which several proxies of a host may open.
 
 The event loop's side of it: `file` does the blocking work in a thread, one call at a time.
 """
@@ -54,7 +54,7 @@ class SqliteStore:
     `changes_since`. The objects on one file should have the same number, since each removes what is older.
 
     A change is durable when `alter` returns: SQLite's write-ahead log is written to the disk first (``synchronous =
-    FULL``). A process that is killed, at any instant, leaves either all or nothing of an `alter`.
+    FULL``). A proxy that is killed, at any instant, leaves either all or nothing of an `alter`.
 
     *Time-outs:* a call that takes longer than ``timeout_s`` (`open` and `snapshot`: `LOADING_TIMEOUT_S`, if that is
     longer) raises `StoreTimeoutError`. Half of ``timeout_s`` is the longest wait for the lock of another process, after

@@ -221,7 +221,7 @@ class TopicReader:
 
 
 class TopicWriter:
-    """The producer of one process. A producer with a fatal error, in librdkafka's sense, is replaced."""
+    """The producer. One with a fatal error, in librdkafka's sense, is replaced."""
 
     def __init__(self, settings: TopicSettings) -> None:
         self._settings = settings

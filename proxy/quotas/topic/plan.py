@@ -24,7 +24,7 @@ class PreparedAlter:
     """The alterations of one call of `QuotaStore.alter`, whose values can be stored exactly."""
 
     name: str
-    """Identifies the call among those of all processes."""
+    """Identifies the call among those of all proxies."""
     author: Author
     alterations: Sequence[tuple[QuotaEntity, Sequence[tuple[str, float | None]]]]
 

@@ -7,7 +7,7 @@ Pure: knows neither Kafka clients nor where records are kept.
 What a record does to its quota depends on this record alone. This is what makes compaction safe: Kafka's log cleaner
 keeps at least the last record of each key, so a reader of the compacted topic ends with the same quotas as one that
 has read all records. Therefore a record with a valid key and an unreadable value removes the quota, as if it was null;
-if it was ignored instead, the previous value would be in force in processes that read it before compaction, and in no
+if it was ignored instead, the previous value would be in force in proxies that read it before compaction, and in no
 other. For the same reason a key has exactly one valid form. A record with another key concerns no quota; that with the
 key `IMPORT_KEY` says how far the import of the brokers' quotas is.
 """

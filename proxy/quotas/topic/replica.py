@@ -1,4 +1,4 @@
-"""The copy of the topic of quotas that one process has in memory: kept up to date, and changed through the log.
+"""The copy of the topic of quotas that a proxy has in memory: kept up to date, and changed through the log.
 
 The blocking side of `store`, which calls it in a thread, one call at a time. Knows the log by the interface
 `QuotaLog` alone, so that tests can give it a log in memory.
@@ -44,7 +44,7 @@ AUDIT_OVERLAP: Final = MAX_BATCH_RECORDS
 """Number of records that an audit reads before the first one that it lists, to find the old values of changes.
 
 The old value of a change is the value in the previous record of the same quota. If that record is not read, the audit
-uses the old value in the header of the change. A header has a wrong one only if another process appended a record of
+uses the old value in the header of the change. A header has a wrong one only if another proxy appended a record of
 the quota after the writer had read the log, and before the writer appended. The previous record is then one of the last
 `MAX_BATCH_RECORDS` before the change."""
 AUDIT_GROWTH: Final = 4

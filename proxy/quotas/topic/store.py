@@ -1,9 +1,9 @@
-"""The store of quotas in a compacted topic of the cluster, which all processes of a fleet of proxies follow.
+"""The store of quotas in a compacted topic of the cluster, which all proxies of a fleet follow.
 
 The event loop's side of it. `replica` does the blocking work in a thread, one call at a time; `log` reads
 and appends with librdkafka; `state` computes what follows from the records, and `records` has their form.
 
-**Why one record for each key of an entity.** Several processes write at the same time, and the order of the log decides
+**Why one record for each key of an entity.** Several proxies write at the same time, and the order of the log decides
 between them. After compaction only the last record of each record key is certain to exist, so the last record alone
 must determine its quota. These forms were rejected:
 
@@ -19,8 +19,8 @@ compacted. Changes of different keys of an entity never undo each other, and of 
 stays. All records of one `Alteration` are in one record batch, which a broker stores completely or not at all, and
 readers stop only between batches (`log`); so an alteration of an entity has all of its effect or none.
 
-**Removals** are tombstones, which compaction removes after ``delete.retention.ms``. A process that read the log before
-a tombstone and continues after it was removed would keep the quota. So a process that could not read for half of that
+**Removals** are tombstones, which compaction removes after ``delete.retention.ms``. A proxy that read the log before
+a tombstone and continues after it was removed would keep the quota. So a proxy that could not read for half of that
 time reads the log from its beginning.
 
 **A topic that is deleted and created again** is another log, although its offsets may continue where the former one was
@@ -29,7 +29,7 @@ before a change is acknowledged. Positions that were given out before are never 
 every follower takes a snapshot, whichever call has noticed the new log.
 
 **What an alter returns** follows from its own records as they were read back, in the order of the log. A quota that is
-set already is not written again: the log is read to its end first, so an earlier change of another process cannot be
+set already is not written again: the log is read to its end first, so an earlier change of another proxy cannot be
 missed.
 
 **Audit.** Each record has its author, the time of the broker, and the old value that the writer knew. The topic keeps
@@ -78,7 +78,7 @@ RETRY_S: Final = 1.0
 ALTERS_PER_APPEND: Final = 256
 """The longest queue that is appended at once. Together they take some tens of milliseconds."""
 NEVER_READ: Final = -1
-"""The position of a process that has not read the topic yet."""
+"""The position of a proxy that has not read the topic yet."""
 
 T = TypeVar("T")
 
@@ -183,7 +183,7 @@ class TopicStore:
     async def audit(self, *, limit: int, before: int | None = None) -> Sequence[Change]:
         """Return the latest ``limit`` changes that are kept, before the position ``before``, the latest first.
 
-        Their sequences are those of the log, which are the same for all processes. Reads as much of the log as is
+        Their sequences are those of the log, which are the same for all proxies. Reads as much of the log as is
         needed, in a thread of its own, for `LOADING_TIMEOUT_S` at most.
         """
         if limit < 0:

@@ -1,4 +1,4 @@
-"""The quotas of one server process: of its configuration, of its store, and of the brokers.
+"""The quotas of the configuration, of the store, and of the brokers.
 
 quotas_in_force     putting the quotas of the configuration and of the store into force
 brokers_quotas      the quotas that were set at the brokers themselves

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 import pytest
 
+from benchmarks.bench.cores import thread_meters
 from headrace.proxy.data_plane.native import EXTENSION, is_installed
 from testbed.preloaded_command import run_headrace
 from testbed.proxy_process import ProxyProcess
@@ -36,6 +37,8 @@ HIGH: Final = (
     '[[quotas]]\nentity = { user = "<default>" }\nproducer_ids_rate = 1000\n'
 )
 BATCH: Final = messages.batch(bytes(20_000))
+FORGETS_NOTHING: Final = "[quota.window]\nsize.seconds = 60\n"
+"""Eleven minutes, and the limit is that of ten: longer than any test."""
 
 
 @contextlib.contextmanager
@@ -140,6 +143,27 @@ def test_a_quota_that_binds_gives_kafkas_throttle(kafka: FirstBroker, topic: str
             took_ms = (time.monotonic() - began_s) * 1000
             longest_ms = 15 * size / limit * 1000 - 10_000
             assert longest_ms - 2 * took_ms - 10 <= throttle_ms <= longest_ms + 1
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_all_threads_relay_and_charge_one_quota(kafka: FirstBroker, topic: str, threads: int) -> None:
+    """The fifteenth request is the first one beyond the limit, whichever connections and threads the others came by."""
+    size = 4 + len(messages.produce_body(topic, BATCH)) + 13 - 4
+    limit = size * 14 // 600 + 1
+    quota = f'[[quotas]]\nentity = {{ client-id = "<default>" }}\nproducer_byte_rate = {limit}\n'
+    config = f'data_plane_threads = {threads}\n{FORGETS_NOTHING}{quota}new_connections = "kafka"\n'
+    with proxy_of(kafka.bootstrap_servers, config) as proxy, contextlib.ExitStack() as stack:
+        clients = [stack.enter_context(RawClient(proxy.port)) for _ in range(20)]
+        for client in clients:
+            for _ in range(10):
+                client.call(messages.HEARTBEAT, 1, messages.heartbeat_body())
+        assert series(proxy, "headrace_connections") == len(clients)
+        meters = thread_meters(proxy.pid, "headrace-data-")
+        before_s = [each.cpu_s for each in meters]
+        throttled = [produce(client, topic).throttle_ms > 0 for client in clients]
+        assert throttled == [False] * 14 + [True] * 6
+        assert len(meters) == threads
+        assert all(each.cpu_s > before for each, before in zip(meters, before_s, strict=True)), "each relays some"
 
 
 def test_paced_requests_are_not_native(kafka: FirstBroker, topic: str) -> None:

@@ -54,7 +54,7 @@ class FixedOperations(Operations):
     async def not_ready(self) -> list[str]:
         return ["a reason"]
 
-    async def metrics(self, admin: AdminCounters) -> bytes:
+    async def metrics(self) -> bytes:
         return b"metric 1\n"
 
     def enforce(self, enabled: bool, by: str) -> None:
@@ -93,7 +93,7 @@ def _answers(chunks: list[bytes]) -> list[bytes]:
     async def run() -> None:
         ours, theirs = trio.testing.memory_stream_pair()
         counters = AdminCounters()
-        server = AdminServer(FixedOperations(), Access(lambda: SETTINGS, None, counters), counters)
+        server = AdminServer(FixedOperations(), Access(lambda: SETTINGS, None, counters))
 
         async def answer(request: HttpRequest) -> HttpResponse:
             response = await server.answer(request)

@@ -67,9 +67,9 @@ def plugged(metered: Metered, **options: Any) -> HookCalls:
 
 async def page_of(metered: Metered, **options: Any) -> str:
     hooks = plugged(metered, **options)
-    page = PluginsPage(SharedState(hooks), ())  # type: ignore[arg-type]
+    page = PluginsPage(SharedState(hooks), (), AdminCounters())  # type: ignore[arg-type]
     with trio.fail_after(60):
-        text = await page.render(AdminCounters())
+        text = await page.render()
     assert hooks.errors == 0, hooks.failures
     return text.decode()
 
@@ -155,12 +155,12 @@ async def test_the_loop_runs_on_while_a_long_page_is_made() -> None:
 async def test_what_came_and_went_is_not_kept() -> None:
     metered = Metered()
     hooks = plugged(metered, max_series=30, idle_s=1)
-    page = PluginsPage(SharedState(hooks), ())  # type: ignore[arg-type]
+    page = PluginsPage(SharedState(hooks), (), AdminCounters())  # type: ignore[arg-type]
     for turn in range(30):
         metered.now_ms = NOW_MS + turn * 2000
         for number in range(10):
             metered.use(f"user-{turn}-{number}")
-        text = (await page.render(AdminCounters())).decode()
+        text = (await page.render()).decode()
         users = {user for _, _, user in samples(text, "headrace_quota_byte_rate")}
         assert users == {f"user-{turn}-{number}" for number in range(10)}
         assert "overflow" not in text

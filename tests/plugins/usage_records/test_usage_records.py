@@ -10,7 +10,7 @@ import pytest
 
 from headrace.plugins.usage_records.encoding import Encoder
 from headrace.plugins.usage_records.options import UsageOptions
-from headrace.plugins.usage_records.plugin import UsageRecords, instance_name, open_sink
+from headrace.plugins.usage_records.plugin import UsageRecords, open_sink
 from headrace.plugins.usage_records.rows import WAITING_SECONDS, Row
 from headrace.quota_callbacks.hookspecs import PluginContext
 from headrace.quota_callbacks.options import read_options
@@ -298,7 +298,3 @@ def test_options_that_are_only_checked_start_nothing(tmp_path: Path) -> None:
         assert threading.active_count() == threads
         plugin.close()
     assert list(tmp_path.iterdir()) == []
-
-
-def test_an_instance_has_a_name_of_its_own() -> None:
-    assert instance_name("host", 1_000_000_000) == "host-1000"

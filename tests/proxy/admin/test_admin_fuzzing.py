@@ -44,7 +44,7 @@ class Nothing(Operations):
     async def not_ready(self) -> list[str]:
         return ["no bootstrap server answers"]
 
-    async def metrics(self, admin: AdminCounters) -> bytes:
+    async def metrics(self) -> bytes:
         return b""
 
     def enforce(self, enabled: bool, by: str) -> None:
@@ -65,7 +65,7 @@ def mutated(rng: random.Random) -> bytes:
 
 async def test_mutated_requests(rng: random.Random, autojump_clock: trio.testing.MockClock) -> None:
     settings, counters = Admin.model_validate({"listen": "unix:/run/admin.sock"}), AdminCounters()
-    server = AdminServer(Nothing(), Access(lambda: settings, None, counters), counters)
+    server = AdminServer(Nothing(), Access(lambda: settings, None, counters))
     connections = AdminConnections(lambda: settings, counters)
     seen: set[int] = set()
     for request in (*SEEDS, *(mutated(rng) for _ in range(ROUNDS))):

@@ -181,15 +181,15 @@ class SlowPages(FixedOperations):
         self.release = trio.Event()
         self.asked = 0
 
-    async def metrics(self, admin: AdminCounters) -> bytes:
+    async def metrics(self) -> bytes:
         self.asked += 1
         await self.release.wait()
-        return await super().metrics(admin)
+        return await super().metrics()
 
 
 async def test_a_slow_page_is_made_once_at_a_time_and_delays_no_other(autojump_clock: MockClock) -> None:
     settings, counters, operations = Admin.model_validate({"listen": "127.0.0.1:0"}), AdminCounters(), SlowPages()
-    server = AdminServer(operations, Access(lambda: settings, None, counters), counters)
+    server = AdminServer(operations, Access(lambda: settings, None, counters))
     turns = AdminTurns()
     async with trio.open_nursery() as nursery:
         for _ in range(5):

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 
 from headrace.proxy.counters import Counters
 from headrace.proxy.network.admission import MAX_DELAYED_OF_A_USER, Admission
-from headrace.proxy.network.connection_counts import ConnectionCounts
 from tests.proxy.network.test_connection_rates import BURST_S, UNLIMITED, WINDOW
 
 if TYPE_CHECKING:
@@ -75,15 +74,3 @@ def test_exempt_users_and_a_reload() -> None:
 
 def test_without_a_limit_nobody_is_refused() -> None:
     assert refusals(admission(), "alice", 1000) == [None] * 1000
-
-
-def test_users_are_counted_apart_from_addresses() -> None:
-    counts = ConnectionCounts()
-    counts.add("192.0.2.1")
-    for _ in range(3):
-        counts.add_user("192.0.2.1")
-    assert counts.of_user("192.0.2.1") == 3
-    assert counts.limit_reached("192.0.2.1", most=2, most_from_host=2) is None
-    assert counts.limit_reached("192.0.2.1", most=2, most_from_host=1) == "max_connections_per_ip"
-    counts.remove_user("192.0.2.1")
-    assert counts.of_user("192.0.2.1") == 2
