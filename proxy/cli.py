@@ -207,6 +207,7 @@ def _shown_tls_library(config: Config) -> str:
     servers = [config.admin.tls, *(each.listen.tls for each in listeners)]
     if not any(tls.certificate_file for tls in servers) and not any(each.upstream.tls.enabled for each in listeners):
         return ""
+    from headrace.proxy.data_plane.native import is_native
     from headrace.proxy.network.tls.kernel_support import kernel_tls_problem
 
     wanted = [each.upstream.tls for each in listeners if each.upstream.tls.enabled and each.upstream.tls.kernel]
@@ -217,7 +218,9 @@ def _shown_tls_library(config: Config) -> str:
         kernel = "kernel TLS to brokers if OpenSSL supports it"
     else:
         kernel = f"without kernel TLS, since {problems.pop()}"
-    return f", TLS by {' '.join(ssl.OPENSSL_VERSION.split()[:2])} in the process, {kernel}"
+    openssl = " ".join(ssl.OPENSSL_VERSION.split()[:2])
+    library = f"rustls, or {openssl} where it is needed" if is_native(config.data_plane) else openssl
+    return f", TLS by {library}, {kernel}"
 
 
 @main.command("check-config")

@@ -19,6 +19,7 @@ from headrace.config.tables.limits import Limits
 from headrace.config.tables.tls import ClientCertificates, ListenTls
 from headrace.proxy.admin.http import PROBES
 from headrace.proxy.cli import _shown_tls_library, main
+from headrace.proxy.data_plane.native import is_installed
 from headrace.proxy.network.broker_names import BrokerNames
 from headrace.proxy.network.tls import failures, kernel_support
 from headrace.proxy.network.tls.contexts import DEFAULT_CIPHERS, EXPIRES_SOON, server_context
@@ -222,9 +223,9 @@ def test_the_metrics_are_there(tmp_path: Path) -> None:
     config = listen_tls(Authority(tmp_path).broker_certificate())
     with ProxyProcess("127.0.0.1:1", config=config) as proxy:
         page = proxy.get("/metrics")[1]
-        assert (
-            f", TLS by {' '.join(ssl.OPENSSL_VERSION.split()[:2])} in the process, without kernel TLS" in proxy.output
-        )
+        openssl = " ".join(ssl.OPENSSL_VERSION.split()[:2])
+        library = f"rustls, or {openssl} where it is needed" if is_installed() else openssl
+        assert f", TLS by {library}, without kernel TLS" in proxy.output
     assert set(re.findall(r"`(headrace_[a-z_]+)`", PAGE)) <= set(re.findall(r"^# TYPE (\S+)", page, re.MULTILINE))
     labelled = re.findall(r"^(headrace_tls_\w+){(\w+)=\"([\w.]+)\"}", page, re.MULTILINE)
     assert {name for name, _, _ in labelled} == set(re.findall(r"^\| `(headrace_tls_[a-z_]+)` \|", PAGE, re.MULTILINE))
@@ -238,7 +239,7 @@ def test_the_report_of_kernel_tls(monkeypatch: pytest.MonkeyPatch, problem: str 
     config = next(each for each in map(loads, blocks("toml")) if each.upstream.tls.kernel)
     report = "kernel TLS to brokers if OpenSSL supports it" if problem is None else "without kernel TLS, since"
     assert f"`{report}`" in WORDS
-    assert _shown_tls_library(config).endswith(f" in the process, {report}{f' {problem}' if problem else ''}")
+    assert _shown_tls_library(config).endswith(f", {report}{f' {problem}' if problem else ''}")
 
 
 def test_the_alert_is_that_of_the_rules() -> None:
