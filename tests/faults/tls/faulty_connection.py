@@ -41,8 +41,8 @@ class Fault:
     after: int
 
 
-IGNORED: Final = (Kind.CHANGE, 2)
-"""The minor version in the head of the first record, which must be ignored (RFC 8446, sections 5.1 and D)."""
+HEAD_BYTES: Final = 5
+"""The head of a record: type, version, length."""
 
 _INSTEAD = {
     Kind.ALERT: bytes([21, 3, 3, 0, 2, 2, 80]),  # fatal, internal_error
@@ -120,6 +120,7 @@ class FaultyConnection:
         at = fault.after - self.sent
         self._fault = None
         if fault.kind is Kind.CHANGE:
+            at = _with_effect(data, at)
             self._send(data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :])
             return
         self._socket.sendall(data[:at] + _INSTEAD.get(fault.kind, b""))
@@ -131,7 +132,16 @@ class FaultyConnection:
         raise FaultDone
 
 
+def _with_effect(records: bytes, at: int) -> int:
+    """Return the offset ``at``, or, where it is in the version of a record, which must be ignored (RFC 8446, section
+    5.1), that of the record's type."""
+    begin = 0
+    while begin + HEAD_BYTES + int.from_bytes(records[begin + 3 : begin + 5]) <= at:
+        begin += HEAD_BYTES + int.from_bytes(records[begin + 3 : begin + 5])
+    return begin if begin < at < begin + 3 else at
+
+
 def every(kinds: Iterable[Kind], offsets: Iterable[int]) -> list[Fault]:
-    """Return each kind of fault at each offset, but no change that is none to the other side."""
+    """Return each kind of fault at each offset."""
     found = list(offsets)
-    return [Fault(kind=kind, after=after) for kind in kinds for after in found if (kind, after) != IGNORED]
+    return [Fault(kind=kind, after=after) for kind in kinds for after in found]
