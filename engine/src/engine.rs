@@ -31,8 +31,10 @@ const EVENTS: usize = 128;
 /// One of so many turns is measured, and represents all of them: reading a thread's time is a system call.
 const MEASURED_ONE_OF: u64 = 7;
 
-/// Time until a charge is tried again whose credit is withdrawn: about as long as the control plane takes for a request.
-const LATER: Timespec = Timespec { tv_sec: 0, tv_nsec: 100_000 };
+/// Time in nanoseconds until a charge is tried again whose credit is withdrawn: about as long as the control plane takes
+/// for a request. It doubles up to the second one if the control plane takes longer, so that a thread that waits for it
+/// does not take its processor.
+const LATER_NS: [i64; 2] = [100_000, 3_200_000];
 
 /// The event data of the descriptor that wakes a thread.
 const WAKE: u64 = u64::MAX;
@@ -343,6 +345,8 @@ struct Worker {
     again: VecDeque<u64>,
     /// Connections that wait for a credit that is withdrawn.
     later: Vec<u64>,
+    /// Time in nanoseconds until they are tried again.
+    later_ns: i64,
     /// Connections with completed requests to hand over.
     completed: Vec<u64>,
     turns: u64,
@@ -362,6 +366,7 @@ impl Worker {
             slot_of: HashMap::new(),
             again: VecDeque::new(),
             later: Vec::new(),
+            later_ns: LATER_NS[0],
             completed: Vec::new(),
             turns: 0,
         })
@@ -371,13 +376,12 @@ impl Worker {
         let mut events = Vec::with_capacity(EVENTS);
         loop {
             events.clear();
-            let none = Timespec { tv_sec: 0, tv_nsec: 0 };
             let timeout = match (self.again.is_empty(), self.later.is_empty()) {
-                (false, _) => Some(&none),
-                (true, false) => Some(&LATER),
+                (false, _) => Some(Timespec { tv_sec: 0, tv_nsec: 0 }),
+                (true, false) => Some(Timespec { tv_sec: 0, tv_nsec: self.later_ns }),
                 (true, true) => None,
             };
-            if let Err(error) = epoll::wait(&self.epoll, spare_capacity(&mut events), timeout) {
+            if let Err(error) = epoll::wait(&self.epoll, spare_capacity(&mut events), timeout.as_ref()) {
                 if error == Errno::INTR {
                     continue;
                 }
@@ -402,6 +406,7 @@ impl Worker {
             for id in std::mem::take(&mut self.later) {
                 self.turn_again(id);
             }
+            self.later_ns = if self.later.is_empty() { LATER_NS[0] } else { LATER_NS[1].min(2 * self.later_ns) };
             if is_woken && !self.obey() {
                 return;
             }
