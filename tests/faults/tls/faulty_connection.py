@@ -133,12 +133,14 @@ class FaultyConnection:
 
 
 def _with_effect(records: bytes, at: int) -> int:
-    """Return the offset ``at``, or, where it is in the version of a record, which must be ignored (RFC 8446, section
-    5.1), that of the record's type."""
+    """Return the offset ``at``, or, where it is in the type or version of a record, that of the end of its length.
+
+    The version must be ignored (RFC 8446, section 5.1), and rustls ignores the outer type of an encrypted record, too.
+    """
     begin = 0
-    while begin + HEAD_BYTES + int.from_bytes(records[begin + 3 : begin + 5]) <= at:
-        begin += HEAD_BYTES + int.from_bytes(records[begin + 3 : begin + 5])
-    return begin if begin < at < begin + 3 else at
+    while begin + HEAD_BYTES + (length := int.from_bytes(records[begin + 3 : begin + HEAD_BYTES])) <= at:
+        begin += HEAD_BYTES + length
+    return begin + HEAD_BYTES - 1 if at - begin < 3 else at
 
 
 def every(kinds: Iterable[Kind], offsets: Iterable[int]) -> list[Fault]:
