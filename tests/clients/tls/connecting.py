@@ -44,6 +44,8 @@ if TYPE_CHECKING:
 
 LIBRDKAFKA_ERRORS: Final = ("_AUTHENTICATION", "_SSL", "_TRANSPORT", "_ALL_BROKERS_DOWN")
 """The errors of librdkafka, the most telling one first: it reports a lost connection beside the reason for the loss."""
+VERIFICATION_FAILED: Final = "certificate verify failed"
+"""librdkafka reports it as ``_SSL``, and three times in a hundred as ``_TRANSPORT``, whatever the other side is."""
 CLOSING_STEPS: Final = 10
 """Iterations of the loop in which asyncio closes a socket that it no longer waits for."""
 CLOSING_POLL_S: Final = 0.005
@@ -159,7 +161,7 @@ def librdkafka(address: str, security: Security, timeout_s: float) -> Outcome:
         return bool(errors)
 
     eventually(settled, "an answer or an error", pause_s=0)
-    reported = [error.name() for error in errors]
+    reported = ["_SSL" if VERIFICATION_FAILED in error.str() else error.name() for error in errors]
     telling = [name for name in LIBRDKAFKA_ERRORS if name in reported]
     return Outcome((telling or reported)[0], str(errors)) if errors else SERVED
 
