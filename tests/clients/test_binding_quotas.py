@@ -49,7 +49,7 @@ SAMPLE_S: Final = 0.2
 CONNECTIONS: Final = 2
 """Of librdkafka with one broker: to the bootstrap server, and to the broker under the name that it has in Metadata."""
 LISTINGS: Final = 2
-"""Of all topics, again and again until they are throttled. Few, since each takes up to a second from then on."""
+"""Requests for all topics, repeated until they are throttled. Few, since each takes up to a second from then on."""
 
 BY_THE_BROKER: Final = {"transactional": {"record-retry-total"}}
 """Errors of scenarios that no quota causes. A broker may refuse the first records of a transaction with

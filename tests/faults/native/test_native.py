@@ -239,7 +239,7 @@ def test_a_broker_that_reads_nothing_ends_the_connection(broker: FakeBroker) -> 
 
 @pytest.mark.parametrize("plane", ["native", pytest.param("python", marks=pytest.mark.exhaustive)])
 def test_a_client_that_leaves_while_the_broker_reads_nothing_is_noticed(broker: FakeBroker, plane: str) -> None:
-    """Its end is behind requests that nobody reads, and the time for a reply is an hour by default."""
+    """Its end is behind requests that the proxy does not read, and the time for a reply is an hour by default."""
     received = 'headrace_bytes_total{direction="in",side="client"}'
     with proxy_of(broker.address, TOLERANT + "max_in_flight_requests = 1000\n", plane) as proxy:
         with RawClient(proxy.port, client_id="deaf") as client:

@@ -168,7 +168,7 @@ def test_a_connection_returns_in_the_middle_of_records(engine: Any, authority: A
 
 
 def test_what_was_read_before_is_relayed(engine: Any, authority: Authority) -> None:
-    """Of the session: a decrypted part of a record, and the beginning of the next one."""
+    """A decrypted part of a record, and the beginning of the next one, which the session has."""
     with SecuredWire(engine, authority) as wire:
         wire.recalled()
         wire.client.send(BEAT * 2)

@@ -182,7 +182,7 @@ def test_early_data_is_not_offered(authority: Authority, proxy: ProxyProcess) ->
 
 
 def with_early_data(session: Path) -> None:
-    """Change a session of OpenSSL's client so that it sends up to 1 MiB of early data, which nobody has offered."""
+    """Change a session of OpenSSL's client so that it sends up to 1 MiB of early data, which is not offered."""
     der = ssl.PEM_cert_to_DER_cert(session.read_text("ascii").replace("SSL SESSION PARAMETERS", "CERTIFICATE"))
     header, fields, last = der[:4], der[4:-5], der[-5:]
     assert header[:2] == b"\x30\x82", "a sequence with a length of two bytes"
