@@ -83,7 +83,7 @@ class Watched:
         self._writer: trio.lowlevel.Task | None = None
         self._step: Callable[[], bool] | None = None
         self._suspended: Callable[[], bool] | None = None
-        """The step of a reader whose socket somebody else reads for now."""
+        """The step of a reader while its socket is suspended."""
         self.may_read = False
         """Whether there may be something to read: the poller has reported an edge, and no later read has emptied the
         socket. A step sets it to be called again."""
@@ -130,7 +130,7 @@ class Watched:
         self._reader = trio.lowlevel.current_task()
         await trio.lowlevel.wait_task_rescheduled(self._abort_reading)
 
-    # --- while somebody else reads the socket ---
+    # --- while the socket is suspended ---
 
     @property
     def waits_to_read(self) -> bool:
