@@ -40,8 +40,8 @@ SHORT_LIMIT: Final = 4 * 2**20
 SHORT_REQUEST_BYTES: Final = 16 * 2**10
 SHORT_S: Final = 4.0
 """A turn of 200 connections is then 0.8 s, and everybody has five."""
-SHORT_TOLERANCE: Final = 0.1
-"""Of what is missing: a busy machine may have half a second of it on its way. Too much is an error by one request."""
+MOST_TURNS_APART: Final = 2
+"""One where the time begins, and one where it ends."""
 WARM_UP_S: Final = 0.5
 """A broker answers the first requests to a new topic slowly, and until then the limit is not used."""
 
@@ -131,28 +131,23 @@ def measured(
     return groups
 
 
-def assert_fair_and_never_above(group: Group, limit: float, size: int, duration_s: float) -> float:
+def assert_never_above(group: Group, limit: float, size: int, duration_s: float) -> float:
     """What it got in all, the burst aside, over the limit."""
     charged, until_s = group.acks.since_first_sent(duration_s)
-    fairness = jain(group.acks.shares(group.connections, SETTLED_S, duration_s))
     ratio = (charged - BURST_S * limit) / (limit * until_s)
-    measured = (
-        f"{group.connections} connections: {ratio:.4f} of the limit in {until_s:.1f} s, Jain's index {fairness:.3f}"
-    )
-    print(measured)  # noqa: T201 - shown with -s, and when the test fails
     # Whatever the machine does: a place comes when no more than the burst is owed, and then one request goes.
-    assert charged <= BURST_S * limit + limit * until_s + size, measured
-    assert fairness >= FAIR, measured
+    assert charged <= BURST_S * limit + limit * until_s + size, f"{group.connections} connections: {ratio:.4f}"
     return ratio
 
 
-def test_many_connections_get_the_limit_together_and_as_much_each(proxy: ProxyProcess, topic: str) -> None:
+def test_many_connections_take_turns_and_never_get_more_than_the_limit(proxy: ProxyProcess, topic: str) -> None:
+    """How much of the limit gets through depends on the machine: the long form below looks at that."""
     for group in measured(proxy, topic, (20, 200), SHORT_LIMIT, SHORT_REQUEST_BYTES, SHORT_S):
-        assert_fair_and_never_above(group, SHORT_LIMIT, SHORT_REQUEST_BYTES, SHORT_S)
-        begin_s = group.acks.first_sent_s
-        settled = group.acks.amount(begin_s + SETTLED_S, begin_s + SHORT_S)
-        ratio = settled / (SHORT_LIMIT * (SHORT_S - SETTLED_S))
-        assert ratio >= 1 - SHORT_TOLERANCE, f"{group.connections} connections got only {ratio:.3f} of the limit"
+        assert_never_above(group, SHORT_LIMIT, SHORT_REQUEST_BYTES, SHORT_S)
+        assert min(group.acks.shares(group.connections, 0, SHORT_S)) > 0, "everybody has a turn"
+        settled = group.acks.shares(group.connections, SETTLED_S, SHORT_S)
+        turns = [share / SHORT_REQUEST_BYTES for share in settled]
+        assert max(turns) - min(turns) <= MOST_TURNS_APART, f"{group.connections} connections: {sorted(turns)}"
 
 
 @pytest.mark.soak
@@ -160,7 +155,10 @@ def test_many_connections_get_the_limit_together_and_as_much_each(proxy: ProxyPr
 @pytest.mark.parametrize("connections", CONNECTIONS)
 def test_a_minute_is_within_a_percent(proxy: ProxyProcess, topic: str, connections: int) -> None:
     (group,) = measured(proxy, topic, (connections,), LIMIT, REQUEST_BYTES, DURATION_S)
-    ratio = assert_fair_and_never_above(group, LIMIT, REQUEST_BYTES, DURATION_S)
+    ratio = assert_never_above(group, LIMIT, REQUEST_BYTES, DURATION_S)
+    fairness = jain(group.acks.shares(group.connections, SETTLED_S, DURATION_S))
+    print(f"{connections} connections: {ratio:.4f} of the limit, Jain's index {fairness:.3f}")  # noqa: T201 - with -s
+    assert fairness >= FAIR
     assert abs(ratio - 1) <= TOLERANCE
 
 
