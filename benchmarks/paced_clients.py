@@ -32,6 +32,7 @@ FETCHED_BATCH_BYTES: Final = 8192
 """Size of a batch; a fetch of a multiple of it ends with a complete batch."""
 LENGTH_BYTES: Final = 4
 RECEIVE_BYTES: Final = 1 << 20
+POLL_S: Final = 0.05
 
 
 class Work(Protocol):
@@ -186,8 +187,10 @@ class Group:
     acks: Acks = field(default_factory=Acks)
 
 
-async def run_groups(groups: Sequence[Group], duration_s: float) -> None:
+async def run_groups(groups: Sequence[Group], duration_s: float, *, turns: int = 0) -> None:
     """Open all connections, start them together, and end them after ``duration_s``; the replies are in `Group.acks`.
+
+    They go on after that until each group has had ``turns`` replies for each of its connections.
 
     Raises ``AssertionError`` for an error code, ``EOFError`` if a connection is closed.
     """
@@ -201,6 +204,8 @@ async def run_groups(groups: Sequence[Group], duration_s: float) -> None:
             group.acks.first_sent_s = now_s
         go.set()
         await trio.sleep(duration_s)
+        while any(len(group.acks.times_s) < turns * group.connections for group in groups):  # noqa: ASYNC110
+            await trio.sleep(POLL_S)
         nursery.cancel_scope.cancel()
 
 
