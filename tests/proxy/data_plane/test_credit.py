@@ -175,6 +175,8 @@ def play(key: QuotaKey, window: Window, first: float | None, script: list[Any], 
         number = at % CONNECTIONS
         credit = engine.meters[meter.number].credit
         amount = min(max(credit, 1), 10**6 * scale) if size == "credit" else size * scale
+        # The control plane may have read the clock before the last charge of a thread.
+        at_ms = now_ms - (0 if direct.bucket().paced else stale_ms)
         if event == "connect":  # whose first request is read by the control plane
             for side in (native, direct):
                 side.connect(number)
@@ -186,8 +188,7 @@ def play(key: QuotaKey, window: Window, first: float | None, script: list[Any], 
             if answer:
                 charged += 1
                 continue
-        elif event in {"python", "connect"}:  # it may have read the clock before the last charge of a thread
-            at_ms = now_ms - (0 if direct.bucket().paced else stale_ms)
+        elif event in {"python", "connect"}:
             assert_same(native.ask(number, amount, at_ms), direct.ask(number, amount, at_ms), key)
         elif event == "collect":
             meters.collect()
