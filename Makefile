@@ -4,9 +4,13 @@ BIN := .venv/bin
 REQUIREMENTS := .venv/.requirements
 STAMP := .venv/.installed
 
+# Modules are compiled once, and not by each of a thousand processes of the tests.
+unexport PYTHONDONTWRITEBYTECODE
+
 # Two processes. tests/conftest.py decides which tests stay in one process, and runs the longest first.
 PARALLEL := -n 2 --no-loadscope-reorder
-QUICK := -m "not soak and not exhaustive" --durations=25
+# The same order and random samples in each run of `make test`, others in each of `make test-all` (SEED=default).
+QUICK = -m "not soak and not exhaustive" --randomly-seed=$(or $(SEED),1) --durations=25
 # Empty without a Rust tool chain.
 CARGO := $(shell command -v cargo)
 CLIPPY := $(shell command -v cargo-fmt >/dev/null && command -v cargo-clippy)
@@ -140,6 +144,7 @@ unit-tests: $(STAMP)
 pipeline-tests: $(STAMP)
 	$(BIN)/pytest $(QUICK) tests/pipeline
 
+test-all: export SEED := default
 test-all: test async-lint exhaustive soak audit engine-memory
 
 # All API versions, Kafka 3.9, and many examples for each property test. Here and in `soak`, tests execute each proxy anew.

@@ -37,8 +37,9 @@ LONGEST_FIRST = ("clients", "faults")
 ONE_PROCESS = ("tests/clients/",)
 """Folders whose tests share fixtures of the session, such as proxies, and stay in one process."""
 
-# `make test` takes the first, `make test-all` the second (``--hypothesis-profile=long``).
-settings.register_profile("quick", max_examples=25, deadline=None)
+# `make test` takes the first, with the same examples in each run; `make test-all` the second, with others each time
+# (``--hypothesis-profile=long``).
+settings.register_profile("quick", max_examples=25, deadline=None, derandomize=True)
 settings.register_profile("long", max_examples=500, deadline=None)
 settings.load_profile("quick")
 
