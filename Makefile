@@ -10,7 +10,8 @@ unexport PYTHONDONTWRITEBYTECODE
 # Two processes. tests/conftest.py decides which tests stay in one process, and runs the longest first.
 PARALLEL := -n 2 --no-loadscope-reorder
 # The same order and random samples in each run of `make test`, others in each of `make test-all` (SEED=default).
-QUICK = -m "not soak and not exhaustive" --randomly-seed=$(or $(SEED),1) --durations=25
+QUICK_PYTEST = $(BIN)/pytest --randomly-seed=$(or $(SEED),1) --durations=25
+QUICK := not soak and not exhaustive
 # Empty without a Rust tool chain.
 CARGO := $(shell command -v cargo)
 CLIPPY := $(shell command -v cargo-fmt >/dev/null && command -v cargo-clippy)
@@ -24,7 +25,7 @@ SIDE_BY_SIDE := $(MAKE) --no-print-directory -j2
 PIN := $(BIN)/uv pip compile --quiet --universal --python-version 3.11.5 --generate-hashes --no-annotate --no-header \
 	--no-emit-index-url --no-emit-find-links --constraint constraints.txt pyproject.toml
 
-.PHONY: help demo test checks-and-pipeline unit-tests-as-they-run test-all lint async-lint types imports checks unit unit-tests \
+.PHONY: help demo test checks-and-pipeline unit-tests-as-they-run test-all lint async-lint types imports checks unit unit-tests cluster-tests other-tests \
 	engine-lint engine-tests engine-memory engine-sanitizer engine-valgrind engine-audit \
 	pipeline-tests exhaustive soak fuzz bench \
 	docs dist hashes audit changelog clean
@@ -132,17 +133,24 @@ unit-tests-as-they-run: $(STAMP)
 
 ifdef TESTS
 unit: $(STAMP)
-	$(BIN)/pytest $(QUICK) $(TESTS)
+	$(QUICK_PYTEST) -m "$(QUICK)" $(TESTS)
 else
 unit: unit-tests engine-tests pipeline-tests
 endif
 
+# One process has all tests that need the shared clusters, so that each is started once.
 unit-tests: $(STAMP)
-	$(BIN)/pytest $(QUICK) $(PARALLEL) --ignore tests/pipeline
+	@$(SIDE_BY_SIDE) cluster-tests other-tests
+
+cluster-tests: $(STAMP)
+	$(QUICK_PYTEST) -m "$(QUICK) and cluster" --ignore tests/pipeline
+
+other-tests: $(STAMP)
+	$(QUICK_PYTEST) -m "$(QUICK) and not cluster" --ignore tests/pipeline
 
 # In a process of its own: py4j leaves sockets open until garbage collection, and the warnings would fail other tests.
 pipeline-tests: $(STAMP)
-	$(BIN)/pytest $(QUICK) tests/pipeline
+	$(QUICK_PYTEST) -m "$(QUICK)" tests/pipeline
 
 test-all: export SEED := default
 test-all: test async-lint exhaustive soak audit engine-memory

@@ -32,6 +32,8 @@ TESTS = Path(__file__).parent
 EXHAUSTIVE_FOLDERS = ("testbed",)
 EXHAUSTIVE_FIXTURES = {"kafka39", "front39", "quick39"}
 """Tests that use one of them, by name or as a parameter, run in ``make test-all`` only."""
+SHARED_CLUSTERS = {"kafka", "kafka3", "secure_kafka"}
+"""Modules with tests that use one of them get the marker ``cluster``, and so do the tests of clients."""
 LONGEST_FIRST = ("clients", "faults")
 """Folders that two processes begin with, so that neither is left with much when the other has ended."""
 ONE_PROCESS = ("tests/clients/",)
@@ -45,16 +47,24 @@ settings.load_profile("quick")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark what is exhaustive by its place or its fixtures, and put the longest folders first."""
+    """Mark what is exhaustive and what needs a shared cluster, and put the longest folders first."""
+    used = {item: used_by(item) for item in items}
+    sharing = {item.path for item in items if used[item] & SHARED_CLUSTERS or folder_of(item) == "clients"}
     for item in items:
-        parameters = item.callspec.params.values() if hasattr(item, "callspec") else ()
-        used = {*getattr(item, "fixturenames", ()), *(value for value in parameters if isinstance(value, str))}
-        if folder_of(item) in EXHAUSTIVE_FOLDERS or used & EXHAUSTIVE_FIXTURES:
+        if folder_of(item) in EXHAUSTIVE_FOLDERS or used[item] & EXHAUSTIVE_FIXTURES:
             item.add_marker("exhaustive")
-        if isinstance(item, pytest.Function) and "autojump_clock" in used - {*item._fixtureinfo.argnames}:
+        if item.path in sharing:
+            item.add_marker("cluster")
+        if isinstance(item, pytest.Function) and "autojump_clock" in used[item] - {*item._fixtureinfo.argnames}:
             raise pytest.UsageError(f"{item.nodeid} must ask for autojump_clock itself: otherwise its clock is real")
     ranks = {folder: rank for rank, folder in enumerate(LONGEST_FIRST)}
     items.sort(key=lambda item: ranks.get(folder_of(item), len(ranks)))  # stable: otherwise as pytest-randomly has it
+
+
+def used_by(item: pytest.Item) -> set[str]:
+    """Return the names of the fixtures that a test uses, by name or as a parameter."""
+    parameters = item.callspec.params.values() if hasattr(item, "callspec") else ()
+    return {*getattr(item, "fixturenames", ()), *(value for value in parameters if isinstance(value, str))}
 
 
 def folder_of(item: pytest.Item) -> str:
