@@ -43,8 +43,10 @@ CLIENTS: Final = ("librdkafka", "java", "kafka-python", "aiokafka")
 MEMBERS: Final = (*CLIENTS, "librdkafka-kip-848", "java-kip-848")
 PARTITIONS: Final = 4
 VALUE_BYTES: Final = 1000
-PARTS: Final = (range(300), range(300, 330), range(330, 360))
-"""What is produced in turn. The first one is more than may be sent at once."""
+LARGE_BYTES: Final = 350_000
+"""Of a producer's first value, whose request alone exceeds `QUOTAS`, also if the window began 3 s before."""
+PARTS: Final = (range(150), range(150, 180), range(180, 210))
+"""What is produced in turn."""
 SAMPLE_S: Final = 0.2
 CONNECTIONS: Final = 2
 """Of librdkafka with one broker: to the bootstrap server, and to the broker under the name that it has in Metadata."""
@@ -81,10 +83,10 @@ def no_faults(both: BindingFront) -> Iterator[None]:
     assert both.faults()[before:] == []
 
 
-def values(count: int) -> list[bytes]:
+def values(count: int, first_bytes: int = VALUE_BYTES) -> list[bytes]:
     """So many values that do not compress, each its own."""
     dice = random.Random(count)  # noqa: S311
-    return [b"%d " % number + dice.randbytes(VALUE_BYTES) for number in range(count)]
+    return [b"%d " % number + dice.randbytes(VALUE_BYTES if number else first_bytes) for number in range(count)]
 
 
 # --- the scenarios, each of which returns what was delivered ---
@@ -117,7 +119,7 @@ def in_a_group(both: BindingFront, client: ClientUnderTest) -> object:
 
 def idempotent(both: BindingFront, client: ClientUnderTest) -> object:
     """Three producers, one after the other: a new id each, which ``producer_ids_rate`` does not allow."""
-    topic, sent = both.topic("binding-idempotent"), values(PARTS[-1].stop)
+    topic, sent = both.topic("binding-idempotent"), values(PARTS[-1].stop, LARGE_BYTES)
     for part in PARTS:
         with client.producer() as producer:
             producer.send(topic, [sent[number] for number in part])
@@ -126,8 +128,8 @@ def idempotent(both: BindingFront, client: ClientUnderTest) -> object:
 
 def transactional(both: BindingFront, client: ClientUnderTest) -> object:
     """One transaction is aborted, two are committed; each has an offset of a group with it."""
-    topic, group, sent = both.topic("binding-transactions"), unique("binding-transactions"), values(PARTS[-1].stop)
-    _, aborted, _ = PARTS
+    topic, group = both.topic("binding-transactions"), unique("binding-transactions")
+    sent, (_, aborted, _) = values(PARTS[-1].stop, LARGE_BYTES), PARTS
     with client.producer(unique("binding")) as producer:
         for part in PARTS:
             producer.begin()
@@ -225,7 +227,7 @@ def check_idempotent_producer(both: BindingFront, clients: Iterable[str]) -> Non
 
 
 def check_transactions(both: BindingFront, clients: Iterable[str]) -> None:
-    compare(both, transactional, clients, wanted=(True, True, 360), binding={"producer_byte_rate"})
+    compare(both, transactional, clients, wanted=(True, True, PARTS[-1].stop), binding={"producer_byte_rate"})
 
 
 def check_admin(both: BindingFront, clients: Iterable[str]) -> None:
@@ -233,6 +235,7 @@ def check_admin(both: BindingFront, clients: Iterable[str]) -> None:
     compare(both, administering, clients, wanted=[16, 0, 1], binding=quotas)
 
 
+@pytest.mark.exhaustive
 def test_group_that_rebalances(both: BindingFront) -> None:
     check_group(both, CLIENTS)
 
@@ -243,6 +246,7 @@ def test_idempotent_producer(both: BindingFront) -> None:
     assert both.producer_ids_throttled() - before >= len(CLIENTS)
 
 
+@pytest.mark.exhaustive
 def test_transactions(both: BindingFront) -> None:
     check_transactions(both, CLIENTS)
 

@@ -68,12 +68,15 @@ each_request = pytest.mark.parametrize(
 
 @pytest.fixture(scope="module")
 def costs() -> Costs:
-    """The lower of two measurements if one is too high: a loop that was kept waiting executes code that records it."""
+    """The lowest of up to five measurements while one is too high: a loop that was kept waiting executes code that
+    records it."""
     found = measure()
-    if all(found[each]["instructions"] <= most_instructions(*each) for each in found):
-        return found
-    again = measure()
-    return {each: min(found[each], again[each], key=operator.itemgetter("instructions")) for each in found}
+    for _ in range(4):
+        if all(found[each]["instructions"] <= most_instructions(*each) for each in found):
+            break
+        again = measure()
+        found = {each: min(found[each], again[each], key=operator.itemgetter("instructions")) for each in found}
+    return found
 
 
 def most_instructions(name: str, quotas: bool) -> float:

@@ -34,14 +34,14 @@ QUICK_MS: Final = 100
 
 SLOW: Final = """
 [controller.quota.window]
-num = 100
+num = 1000
 [[quotas]]
 entity = { client-id = "<default>" }
-controller_mutation_rate = 0.05
+controller_mutation_rate = 0.005
 """
-"""A burst of 5; refilling one partition takes 20 s, longer than a test."""
+"""A burst of 5; refilling one partition takes 200 s, longer than a test."""
 SLOW_BURST: Final = 5
-SLOW_MS: Final = 20_000
+SLOW_MS: Final = 200_000
 
 
 @contextlib.contextmanager

@@ -158,7 +158,7 @@ def test_librdkafka_is_held_by_the_mute(limited: Front, topic: str) -> None:
 
 def test_the_mutation_quota_wins_when_it_takes_longer(limited: Front) -> None:
     first, second = unique("request-quota"), unique("request-quota")
-    owed = 10
+    owed = 25
     with QuotaClient(limited, "both") as client:
         answer = client.creates(5, (first, BURST + owed))
         assert answer.errors == {first: 0}

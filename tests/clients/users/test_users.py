@@ -43,7 +43,8 @@ REFUSED: Final = [
 FALLBACK: Final = "somebody"
 LIMIT: Final = 1000
 """Bytes a second that alice may produce: in a window of ten seconds, one message of `MESSAGE_BYTES` is too much."""
-MESSAGE_BYTES: Final = 12_000
+MESSAGE_BYTES: Final = 20_000
+"""Throttled for ten seconds, of which a client receives what is left when the broker has replied."""
 CONFIG: Final = f"""
 {SLOW_CALLS}
 [plugins.options.sasl_identity]
@@ -186,7 +187,9 @@ def test_reauthentication(kafka: FirstBroker) -> None:
                 return any(peers.count(peer) >= 3 for peer in peers)
 
             eventually(again, "a connection that has authenticated three times")
-        assert not [line for line in log.lines if line["level"] in ("warning", "error")]
+        faults = [line for line in log.lines if line["level"] in ("warning", "error")]
+        # After a stall, a client authenticates too late, and the broker closes the connection.
+        assert not [line for line in faults if "the broker closed; requests in flight" not in line.get("reason", "")]
 
 
 @contextlib.contextmanager

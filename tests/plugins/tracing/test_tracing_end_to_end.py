@@ -8,6 +8,7 @@ from confluent_kafka import Consumer, Producer
 
 from testbed.kafka.tools import Tool, run_tool
 from testbed.proxy_process import ProxyProcess
+from tests.faults.waiting import wait_until
 from tests.otlp_receiver import OtlpReceiver
 
 if TYPE_CHECKING:
@@ -54,6 +55,8 @@ def test_a_client_is_followed_from_its_first_byte_to_its_last_reply(kafka: First
             assert message is not None
             assert message.error() is None
             consumer.close()
+            names = {"ApiVersions", "Metadata", "Fetch", "mute"}
+            wait_until(lambda: names <= {span.name for span in receiver.spans}, "traces with these spans have come")
             assert proxy.stop() == 0
             printed = proxy.log
         traces = receiver.wait_for_traces(1)
@@ -62,7 +65,6 @@ def test_a_client_is_followed_from_its_first_byte_to_its_last_reply(kafka: First
     assert throttled, [trace.request.name for trace in traces]
     for trace in throttled:
         check_throttled(trace, broker.host, broker.port)
-    assert {"ApiVersions", "Metadata", "Fetch"} <= {trace.request.name for trace in traces}
     assert {trace.request.resource["service.name"] for trace in traces} == {"headrace-under-test"}
     for trace in traces:
         assert trace.request.status != "ERROR" or "closed" in trace.request.description, trace

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 import threading
 import time
 from typing import TYPE_CHECKING
@@ -16,6 +15,8 @@ from headrace.plugins.tracing.options import TracingOptions
 from headrace.plugins.tracing.record_queue import RecordQueue
 from headrace.plugins.tracing.records import record_of
 from headrace.plugins.tracing.spans import SpanBuilder
+from testbed.processes.ports import free_port_block
+from tests.faults.waiting import wait_until
 from tests.plugins.tracing.traced import request, throttled
 
 if TYPE_CHECKING:
@@ -169,9 +170,7 @@ def test_a_receiver_that_is_gone(
     impatient: None,
     capfd: pytest.CaptureFixture[str],
 ) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = taken.getsockname()[1]
-    otel_environment.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", f"http://127.0.0.1:{port}")
+    otel_environment.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", f"http://127.0.0.1:{free_port_block(1)}")
     otel_environment.setenv("OTEL_EXPORTER_OTLP_TIMEOUT", "0.5")
     with capture_logs() as logs:
         tracing = start_tracing(Tracing(), enabled=True, sample_ratio=1)
@@ -191,16 +190,15 @@ def test_a_receiver_that_is_gone(
 def test_closing_does_not_wait_for_a_receiver_that_is_gone(
     start_tracing: StartTracing, otel_environment: pytest.MonkeyPatch, impatient: None
 ) -> None:
-    """With the SDK's own time-out of 10 s, the thread is between two attempts; it is asked to give up."""
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = taken.getsockname()[1]
-    otel_environment.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", f"http://127.0.0.1:{port}")
+    """With this time-out, the thread tries for half a minute, with longer and longer pauses; it is asked to give up."""
+    otel_environment.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", f"http://127.0.0.1:{free_port_block(1)}")
+    otel_environment.setenv("OTEL_EXPORTER_OTLP_TIMEOUT", "3600")
+    otel_environment.setattr(export_thread, "ABORT_DEADLINE_S", 15.0)
     with capture_logs() as logs:
         tracing = start_tracing(Tracing(), enabled=True, sample_ratio=1)
         tracing.complete(request())
-        started_s = time.monotonic()
+        wait_until(lambda: tracing.metrics["tracing_queue_length",] == 0, "the thread has taken it")
         tracing.hooks.close()
-    assert time.monotonic() - started_s < 5
     assert tracing.metrics[EXPORT_FAILED] == 1
     assert not [thread for thread in threading.enumerate() if thread.name == "headrace-tracing"]
     assert logs

@@ -216,4 +216,4 @@ async def test_a_listener_that_wants_sasl(kafka3: KafkaCluster) -> None:
     """A broker closes the connection of a client that does not authenticate, after ApiVersions."""
     async with AdminClient(kafka3.addresses(LISTENER)) as admin:
         with pytest.raises(ApiTimeoutError, match="ended before the reply to DescribeClientQuotas"):
-            await admin.describe_client_quotas(timeout_ms=3000)
+            await admin.describe_client_quotas(timeout_ms=6000)

@@ -113,7 +113,7 @@ def test_one_side_alone_has_tls(secured: KafkaCluster, certificates: dict[str, P
         client(tmp_path, secured.addresses(), trusting(certificates["broker"])) as admin,
         pytest.raises(ApiTimeoutError, match="the listener may be without TLS"),
     ):
-        admin.describe_client_quotas(timeout_ms=3000)
+        admin.describe_client_quotas(timeout_ms=6000)
     with (
         SyncAdminClient(secured.addresses("TLS")) as admin,
         pytest.raises(BadReplyError, match=r"speaks TLS; set security\.protocol to SSL or SASL_SSL"),

