@@ -92,7 +92,7 @@ def test_files_that_cannot_be_read(tmp_path: Path) -> None:
         with pytest.raises(ConfigFileError) as caught:
             load(path)
         assert str(caught.value) == f"{path}: cannot be read: {why}"
-    with pytest.raises(ConfigFileError, match=r"^'a\\x00b': cannot be read: embedded null byte$"):
+    with pytest.raises(ConfigFileError, match=r"^'a\\x00b': cannot be read: .*embedded null \w+"):
         load("a\0b")
 
 
