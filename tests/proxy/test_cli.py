@@ -22,7 +22,7 @@ from headrace.proxy.data_plane.native import EXTENSION
 from headrace.proxy.server.preflight import warnings_of
 from testbed.errors import TestbedError
 from testbed.preloaded_command import SCRIPT, run_headrace
-from testbed.processes.ports import reserve_ports
+from testbed.processes.ports import free_port_block, reserve_ports
 from testbed.proxy_process import ProxyProcess
 from tests.faults.waiting import wait_until
 
@@ -241,8 +241,7 @@ def test_a_repeated_flag_adds_to_the_first() -> None:
 
 
 def test_variables_alone_start_a_proxy() -> None:
-    with reserve_ports(3) as block:
-        port = block.first
+    port = free_port_block(3)
     variables = {
         "HEADRACE_UPSTREAM__BOOTSTRAP_SERVERS": UNREACHABLE,
         "HEADRACE_LISTEN__ADDRESS": f"127.0.0.1:{port}",

@@ -30,7 +30,8 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.skipif(not is_installed(), reason=f"{EXTENSION} is not built")
 
 PLANES: Final = ("native", "python")
-TOLERANT: Final = '[limits]\nrequest_timeout = "1s"\nlogin_timeout = "1s"\n'
+IMPATIENT: Final = '[limits]\nrequest_timeout = "1s"\n'
+"""Timeouts are checked twice a second, too. For small requests, which arrive at once, however busy the machine is."""
 HIGH: Final = (
     '[[quotas]]\nentity = { client-id = "<default>" }\n'
     "producer_byte_rate = 1e9\nconsumer_byte_rate = 1e9\nrequest_percentage = 1e6\n"
@@ -100,7 +101,7 @@ reached, may_answer = threading.Event(), threading.Event()
 
 @pytest.fixture(scope="module")
 def proxy(broker: FakeBroker) -> Iterator[ProxyProcess]:
-    with proxy_of(broker.address, TOLERANT) as process:
+    with proxy_of(broker.address) as process:
         yield process
 
 
@@ -175,31 +176,31 @@ def test_paced_requests_are_not_native(kafka: FirstBroker, topic: str) -> None:
 
 
 def test_enforcement_is_switched_while_a_connection_is_native(kafka: FirstBroker, topic: str) -> None:
-    quota = '[[quotas]]\nentity = { client-id = "<default>" }\nproducer_byte_rate = 20000\n'
+    """The eleventh request is the first one beyond the limit."""
+    quota = '[[quotas]]\nentity = { client-id = "<default>" }\nproducer_byte_rate = 350\n'
 
     def switch(state: str) -> None:
         arguments = ("--admin", process.admin, "--token-file", str(process.token_file))
         assert run_headrace("enforcement", state, *arguments).returncode == 0
 
-    with proxy_of(kafka.bootstrap_servers, quota) as process, RawClient(process.port) as client:
+    with proxy_of(kafka.bootstrap_servers, FORGETS_NOTHING + quota) as process, RawClient(process.port) as client:
         switch("off")
         assert {produce(client, topic).throttle_ms for _ in range(30)} == {0}
         assert process.metric("headrace_native_connections") == 1
         switch("on")
         wait_until(lambda: process.metric("headrace_native_connections") == 0, "the connection has returned")
-        throttles = [produce(client, topic).throttle_ms for _ in range(11)]
-        assert throttles[:9] == [0] * 9, "nothing was charged while enforcement was off"
-        assert max(throttles) > 0
+        throttled = [produce(client, topic).throttle_ms > 0 for _ in range(11)]
+        assert throttled == [False] * 10 + [True], "nothing was charged while enforcement was off"
 
 
 def test_a_lowered_quota_applies_to_a_native_connection(kafka: FirstBroker, topic: str) -> None:
-    quota = '[[quotas]]\nentity = {{ client-id = "<default>" }}\nproducer_byte_rate = {}\n'
+    quota = FORGETS_NOTHING + '[[quotas]]\nentity = {{ client-id = "<default>" }}\nproducer_byte_rate = {}\n'
     with proxy_of(kafka.bootstrap_servers, quota.format(1e9)) as proxy, RawClient(proxy.port) as client:
         assert {produce(client, topic).throttle_ms for _ in range(20)} == {0}
         assert proxy.metric("headrace_native_connections") == 1
-        proxy.reload(quota.format(20_000))
+        proxy.reload(quota.format(350))
         wait_until(lambda: proxy.metric("headrace_native_connections") == 0, "the connection has returned")
-        assert produce(client, topic).throttle_ms > 10_000  # 21 requests of 20 kB are twice what ten seconds permit
+        assert produce(client, topic).throttle_ms > 300_000  # 21 requests of 20 kB are twice what ten minutes permit
 
 
 def test_a_killed_broker_ends_the_connection(proxy: ProxyProcess) -> None:
@@ -210,12 +211,12 @@ def test_a_killed_broker_ends_the_connection(proxy: ProxyProcess) -> None:
     wait_until(lambda: series(proxy, 'headrace_errors_total{fault="upstream"}') >= 1, "the fault is the broker's")
 
 
-def test_a_slow_request_is_ended(proxy: ProxyProcess) -> None:
-    with RawClient(proxy.port) as client:
+def test_a_slow_request_is_ended(broker: FakeBroker) -> None:
+    with proxy_of(broker.address, IMPATIENT) as proxy, RawClient(proxy.port) as client:
         become_native(proxy, client)
         client.send(messages.request(messages.HEARTBEAT, 1, 99, messages.heartbeat_body())[:-1])
         assert client.rest() == b""
-    proxy.wait_for_log("a request arrives too slowly")
+        proxy.wait_for_log("a request arrives too slowly")
 
 
 def test_spliced_bytes_are_counted_while_a_connection_is_native(proxy: ProxyProcess) -> None:
@@ -228,20 +229,20 @@ def test_spliced_bytes_are_counted_while_a_connection_is_native(proxy: ProxyProc
 
 
 def test_a_broker_that_reads_nothing_ends_the_connection(broker: FakeBroker) -> None:
-    config = TOLERANT + '[upstream]\nreply_timeout = "1s"\n'
+    config = '[upstream]\nreply_timeout = "5s"\n'
     with proxy_of(broker.address, config) as proxy, RawClient(proxy.port, client_id="deaf") as client:
         become_native(proxy, client)
         large = messages.heartbeat_body() + bytes(50 * 2**20)  # more than the systems' buffers take
         with pytest.raises(ConnectionError):
             client.request(messages.HEARTBEAT, 1, large)
-        proxy.wait_for_log("the broker did not answer within upstream.reply_timeout = 1 s")
+        proxy.wait_for_log("the broker did not answer within upstream.reply_timeout = 5 s")
 
 
 @pytest.mark.parametrize("plane", ["native", pytest.param("python", marks=pytest.mark.exhaustive)])
 def test_a_client_that_leaves_while_the_broker_reads_nothing_is_noticed(broker: FakeBroker, plane: str) -> None:
     """Its end is behind requests that the proxy does not read, and the time for a reply is an hour by default."""
     received = 'headrace_bytes_total{direction="in",side="client"}'
-    with proxy_of(broker.address, TOLERANT + "max_in_flight_requests = 1000\n", plane) as proxy:
+    with proxy_of(broker.address, "[limits]\nmax_in_flight_requests = 1000\n", plane) as proxy:
         with RawClient(proxy.port, client_id="deaf") as client:
             beat(client, 10)
             before = series(proxy, received) - client.bytes_sent
@@ -263,7 +264,7 @@ def test_a_request_that_breaks_the_protocol_is_reported_as_usual(proxy: ProxyPro
 
 def test_an_idle_connection_ends(broker: FakeBroker) -> None:
     with (
-        proxy_of(broker.address, TOLERANT + 'idle_timeout = "1s"\n') as proxy,
+        proxy_of(broker.address, IMPATIENT + 'idle_timeout = "5s"\n') as proxy,
         RawClient(proxy.port) as client,
     ):
         become_native(proxy, client)

@@ -37,7 +37,7 @@ CLIENT_ID: Final = "cut"
 TIMEOUT_S: Final = 30
 CONFIG: Final = """
 [limits]
-tls_handshake_timeout = "2s"
+tls_handshake_timeout = "5s"
 request_timeout = "2s"
 idle_timeout = "6s"
 max_connection_rate = 0
