@@ -146,13 +146,15 @@ def _ranges(node_ids: frozenset[int]) -> str:
 
 
 def learn(topology: Topology, found: Rewritten, *, complete: bool) -> None:
-    """Update ``topology`` from the brokers in a rewritten reply; see `Topology.learn`."""
+    """Update ``topology`` from the brokers in a rewritten reply, which may name each of them thousands of times; see
+    `Topology.learn`."""
     if not found.brokers:
         return
+    brokers = {each.node_id: each for each in found.brokers}
     topology.learn(
         [
             BrokerInfo(node_id=each.node_id, address=Address(host=each.host, port=each.port), rack=each.rack or None)
-            for each in found.brokers
+            for each in brokers.values()
         ],
         complete=complete,
         cluster_id=found.cluster_id,
