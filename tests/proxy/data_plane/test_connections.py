@@ -372,7 +372,8 @@ def test_a_recall_in_the_middle_of_frames_waits_for_their_end(engine: Any) -> No
         assert wire.rest is None
         wire.send("client", produced(2)[60:] + BEAT)
         rest = wire.returned()
-        assert (rest.reason, [row[2] for row in rest.in_flight]) == ("recalled", [2])
+        assert rest.reason in {"recalled", "reply"}, "the thread may see the early reply before the recall"
+        assert [row[2] for row in rest.in_flight] == [2]
         assert bytes(wire.received["client"]) == answer
         assert rest.request_tail + wire.unread("client") == BEAT
         assert rest.reply_tail + wire.unread("broker") == BEATEN[:3]
