@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import threading
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,19 +16,48 @@ if TYPE_CHECKING:
 LAG = "headrace_event_loop_lag_seconds"
 LEAST_WAIT_S = 0.5
 """For so long a turn of a second must have waited for a processor to be no fault of the proxy."""
+SAMPLE_S = 0.05
 
 
 @contextlib.contextmanager
 def no_long_turn(proxy: ProxyProcess) -> Iterator[None]:
     """A block in which the proxy's event loop looks for events at least once a second.
 
-    On an idle machine no attack takes the loop for more than 100 ms at a time. The duration includes
-    the time for which the process waits for a processor, so that a turn may be as long if it has waited for most of it.
+    On an idle machine no attack takes the loop for more than 100 ms at a time. The duration includes the time for which
+    the process waits for a processor or is stalled, so that a turn may be as long if this was most of it.
     """
-    before, waited_before_s = long_turns(proxy), waited_s(proxy)
-    yield
-    found, waiting_s = long_turns(proxy) - before, waited_s(proxy) - waited_before_s
+    with stalls_of(proxy.pid) as stalls_s:
+        before, waited_before_s = long_turns(proxy), waited_s(proxy)
+        yield
+        found, waiting_s = long_turns(proxy) - before, waited_s(proxy) - waited_before_s
+    waiting_s += sum(stalls_s)
     assert found <= waiting_s / LEAST_WAIT_S, f"{waiting_s:.2f} s without a processor\n{proxy.get('/metrics')[1]}"
+
+
+@contextlib.contextmanager
+def stalls_of(pid: int) -> Iterator[list[float]]:
+    """Collect the seconds in which the proxy was stopped or waited for a disk, or in which this process stood still,
+    as when the whole machine does."""
+    found: list[float] = []
+    is_over = threading.Event()
+
+    def watch() -> None:
+        last_s = time.monotonic()
+        while not is_over.is_set():
+            is_over.wait(SAMPLE_S)
+            passed_s = time.monotonic() - last_s
+            last_s += passed_s
+            state = Path(f"/proc/{pid}/stat").read_text(encoding="ascii").rpartition(") ")[2][0]
+            if state in "DT" or passed_s > LEAST_WAIT_S:
+                found.append(passed_s)
+
+    thread = threading.Thread(target=watch)
+    thread.start()
+    try:
+        yield found
+    finally:
+        is_over.set()
+        thread.join()
 
 
 def waited_s(proxy: ProxyProcess) -> float:

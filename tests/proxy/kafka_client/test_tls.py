@@ -14,6 +14,7 @@ from headrace.proxy.kafka_client.sync import SyncAdminClient
 from testbed.kafka.cluster import KafkaCluster
 from testbed.kafka.properties import Listener, plain_jaas, render
 from tests.proxy.kafka_client.test_brokers import sasl
+from tests.shared_cluster import NOT_FENCED
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -50,7 +51,7 @@ def secured(certificates: dict[str, Path]) -> Iterator[KafkaCluster]:
         Listener(name="MUTUAL", protocol="SSL", properties={**own, **trusted, "ssl.client.auth": "required"}),
         Listener(name="USERS", protocol="SASL_SSL", properties=own, sasl={"PLAIN": plain_jaas(USERS)}),
     ]
-    with KafkaCluster(listeners=listeners) as cluster:
+    with KafkaCluster(config=NOT_FENCED, listeners=listeners) as cluster:
         yield cluster
 
 

@@ -16,7 +16,7 @@ from tests.faults import messages
 from tests.faults.fake_broker import FakeBroker
 from tests.faults.limits.test_limits import is_served
 from tests.faults.metrics import series
-from tests.faults.proxy_log import JSON_LOG, assert_no_traceback, events
+from tests.faults.proxy_log import JSON_LOG, assert_no_traceback
 from tests.faults.raw_client import ConnectionEndedError, RawClient
 from tests.faults.waiting import wait_until
 from tests.shared_cluster import SECRETS
@@ -81,8 +81,7 @@ def test_a_user_with_too_many_connections_takes_nothing_from_others(
         assert series(proxy, NUMBER) == 7
         assert all(logs_in(client, "bob") for client in connect(stack, proxy, 3))
         assert all(map(is_served, served))
-        reasons = {each.get("reason") for each in events(proxy) if each["event"] == "connection closed"}
-        assert "client: user alice: limits.max_connections_per_user = 3 is reached" in reasons
+        proxy.wait_for_log("client: user alice: limits.max_connections_per_user = 3 is reached")
         served[0].close()
         wait_until(lambda: proxy.metric("headrace_connections") == 5, "the proxy has noticed that one left")
         [next_one] = connect(stack, proxy, 1)

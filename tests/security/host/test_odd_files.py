@@ -50,7 +50,7 @@ ODD: dict[str, tuple[Callable[[Path], Any], str]] = {
 }
 
 
-@pytest.mark.timeout(60)
+@pytest.mark.timeout(60, func_only=True)
 def test_a_reload_from_anything_but_an_ordinary_file(kafka: FirstBroker) -> None:
     """Before, a FIFO ended all reloads for good, and the proxy no longer stopped at SIGTERM."""
     with ProxyProcess(kafka.bootstrap_servers) as proxy:

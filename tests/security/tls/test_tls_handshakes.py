@@ -30,18 +30,25 @@ if TYPE_CHECKING:
 MOST: Final = 20
 TIMEOUT_S: Final = 2
 LIMITS: Final = (
-    f'[limits]\nmax_tls_handshakes = {MOST}\ntls_handshake_timeout = "{TIMEOUT_S}s"\nmax_connection_rate_per_ip = 0\n'
+    f"[limits]\nmax_tls_handshakes = {MOST}\nmax_connection_rate_per_ip = 0\n"
     "max_connections_per_ip = 0\nmax_connection_rate = 0\n"
 )
 CLIENTS: Final = 400
 MEMORY: Final = 30 * 2**20
 SLOWEST_S: Final = 2.5
-"""Of an answer beside an attack: less than the attack takes, and more than a busy machine does."""
+"""Of an answer beside an attack: more than a busy machine takes, except when it stalls."""
+STALLS: Final = 2
+"""So many answers beside an attack may take longer."""
+
+impatient = pytest.mark.parametrize(
+    "proxy", [f'tls_handshake_timeout = "{TIMEOUT_S}s"\n'], ids=["impatient"], indirect=True
+)
+"""For tests that wait until handshakes are ended: others have the default, so that a stall ends no honest one."""
 
 
 @pytest.fixture
-def proxy(authority: Authority) -> Iterator[ProxyProcess]:
-    config = listen_tls(authority.broker_certificate()) + LIMITS
+def proxy(request: pytest.FixtureRequest, authority: Authority) -> Iterator[ProxyProcess]:
+    config = listen_tls(authority.broker_certificate()) + LIMITS + getattr(request, "param", "")
     with FakeBroker({}) as broker, ProxyProcess(broker.address, config=config) as process:
         yield process
 
@@ -51,14 +58,22 @@ def context(authority: Authority) -> ssl.SSLContext:
     return ClientTls(authority=authority).ssl_context()
 
 
-def shake_hands(proxy: ProxyProcess, context: ssl.SSLContext) -> float:
-    """Do a handshake, and return the seconds that it took."""
-    began_s = time.monotonic()
+def shakes_hands(proxy: ProxyProcess, context: ssl.SSLContext) -> bool:
+    """Return whether the proxy does a handshake in its time."""
     with (
-        socket.create_connection(("127.0.0.1", proxy.port), timeout=20) as sock,
+        contextlib.suppress(OSError),
+        socket.create_connection(("127.0.0.1", proxy.port), timeout=5 * TIMEOUT_S) as sock,
         context.wrap_socket(sock, server_hostname="localhost"),
     ):
-        return time.monotonic() - began_s
+        return True
+    return False
+
+
+def probe_s(proxy: ProxyProcess) -> float:
+    """Return the seconds that an answer of the admin server takes."""
+    began_s = time.monotonic()
+    assert proxy.get("/livez")[0] == 200
+    return time.monotonic() - began_s
 
 
 def open_many(proxy: ProxyProcess, stack: contextlib.ExitStack, data: bytes) -> list[socket.socket]:
@@ -70,6 +85,7 @@ def open_many(proxy: ProxyProcess, stack: contextlib.ExitStack, data: bytes) -> 
     return found
 
 
+@impatient
 @pytest.mark.parametrize(
     "sent",
     [
@@ -85,13 +101,14 @@ def test_clients_that_send_no_whole_record_take_no_place(
     before = psutil.Process(proxy.pid).memory_info().rss
     with contextlib.ExitStack() as stack:
         socks = open_many(proxy, stack, data)
-        assert shake_hands(proxy, context) < 5 * TIMEOUT_S, "20 after 20 of them would take 40 s"
+        wait_until(lambda: shakes_hands(proxy, context), "20 after 20 of them would take 40 s", 5 * TIMEOUT_S)
         assert psutil.Process(proxy.pid).memory_info().rss - before < MEMORY
         wait_until(lambda: all(map(is_closed, socks)), "all are closed")
     assert proxy.metric("headrace_connections") == 0
-    assert series(proxy, 'headrace_tls_handshakes_total{result="failed"}') == CLIENTS
+    assert series(proxy, 'headrace_tls_handshakes_total{result="failed"}') >= CLIENTS
 
 
+@impatient
 def test_clients_that_go_silent_after_their_hello_make_room_for_others(
     proxy: ProxyProcess, context: ssl.SSLContext
 ) -> None:
@@ -100,7 +117,7 @@ def test_clients_that_go_silent_after_their_hello_make_room_for_others(
         socks = open_many(proxy, stack, client_hello(context))
         wait_until(lambda: sum(map(is_closed, socks)) >= CLIENTS - MOST, "all but the newest are closed")
         assert time.monotonic() - began_s < 10 * TIMEOUT_S
-        shake_hands(proxy, context)
+        wait_until(lambda: shakes_hands(proxy, context), "there is room")
         proxy.wait_for_log(f"limits.max_tls_handshakes = {MOST} is reached")
     wait_until(lambda: proxy.metric("headrace_connections") == 0, "nothing is left")
 
@@ -119,19 +136,15 @@ def test_a_client_with_an_ipv6_address(authority: Authority, context: ssl.SSLCon
 
 def test_a_storm_of_handshakes_leaves_time_for_others(proxy: ProxyProcess, context: ssl.SSLContext) -> None:
     """While handshakes are done one after the other, the admin server of the same event loop answers."""
-    data = client_hello(context)
-    slowest_s = 0.0
-    until_s = time.monotonic() + 3
-    while time.monotonic() < until_s:
+    data, times_s = client_hello(context), []
+    for _ in range(20):
         with contextlib.ExitStack() as stack:
             for _ in range(50):
                 sock = stack.enter_context(socket.create_connection(("127.0.0.1", proxy.port), timeout=20))
                 sock.sendall(data)
-            began_s = time.monotonic()
-            assert proxy.get("/livez")[0] == 200
-            slowest_s = max(slowest_s, time.monotonic() - began_s)
-    assert slowest_s < SLOWEST_S
-    assert shake_hands(proxy, context) < 5
+            times_s.append(probe_s(proxy))
+    assert sorted(times_s)[-1 - STALLS] < SLOWEST_S
+    assert shakes_hands(proxy, context)
 
 
 def test_invalid_host_names_fill_no_log(proxy: ProxyProcess, context: ssl.SSLContext) -> None:
@@ -251,15 +264,13 @@ def test_a_flood_of_requests_for_new_keys_leaves_time_for_others(authority: Auth
     )
     assert client.stdin is not None
     try:
-        slowest_s = 0.0
+        times_s = []
         for _ in range(200):
             with contextlib.suppress(BrokenPipeError):  # once the proxy has closed the connection
                 client.stdin.write(b"K\n")
                 client.stdin.flush()
-            began_s = time.monotonic()
-            assert proxy.get("/livez")[0] == 200
-            slowest_s = max(slowest_s, time.monotonic() - began_s)
-        assert slowest_s < SLOWEST_S
+            times_s.append(probe_s(proxy))
+        assert sorted(times_s)[-1 - STALLS] < SLOWEST_S
         proxy.wait_for_log("TLS: too many records without data, such as changes of keys")
     finally:
         client.kill()

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 of_clients = pytest.mark.parametrize("libraries", ["", "server"], ids=["openssl", "rustls"], indirect=True)
 
-LONGEST_READ_S = 0.02
+LONGEST_READ_S = 0.03
 """Processor time. A read takes some 3 ms of it; the same bytes without a bound on records took 60 to 100."""
 
 
@@ -99,16 +99,24 @@ def padding(client: RecordClient) -> bytes:
 async def test_a_burst_delays_others_by_little(
     tmp_path: Path, burst: Callable[[RecordClient], bytes], reason: str
 ) -> None:
+    longest_s = await longest_read_s(tmp_path, burst, reason)
+    if longest_s >= LONGEST_READ_S:  # it may include time for which a hypervisor took the processor
+        longest_s = await longest_read_s(tmp_path, burst, reason)
+    assert longest_s < LONGEST_READ_S
+
+
+async def longest_read_s(folder: Path, burst: Callable[[RecordClient], bytes], reason: str) -> float:
+    """Return the processor time of the longest read of a burst, until it is refused for that reason."""
     with listener() as server, trio.fail_after(DEADLINE_S):
-        client, sock = await connect(server, tmp_path)
+        client, sock = await connect(server, folder)
         with client:
             await trio.to_thread.run_sync(client.send, burst(client))
             reads: list[float] = []
             # A collection of all objects that other tests have left would count as a part of the read.
             with collector_off(), pytest.raises(ClientFault, match=reason):
                 await read_for_ever(sock, reads)
-            assert max(reads) < LONGEST_READ_S
             sock.close()
+            return max(reads)
 
 
 async def read_for_ever(sock: EitherSocket, reads: list[float]) -> None:

@@ -36,6 +36,7 @@ from tests.proxy.quotas.rules.quota_requests import (
     random_alterations,
     value_cases,
 )
+from tests.shared_cluster import NOT_FENCED
 
 if TYPE_CHECKING:
     import random
@@ -131,7 +132,7 @@ def mismatch(request: Request, theirs: bytes, ours: bytes) -> str:
 )
 def cluster(request: pytest.FixtureRequest) -> Iterator[KafkaCluster]:
     """A cluster of these tests alone: quotas of default entities would throttle other tests."""
-    with KafkaCluster(version=request.param) as cluster:
+    with KafkaCluster(version=request.param, config=NOT_FENCED) as cluster:
         yield cluster
 
 
