@@ -147,10 +147,12 @@ class AsksAgain:
     def __init__(self, last: Throttle | Refuse | None) -> None:
         self.last = last
         self.asked_s: list[float] = []
+        self.held_ms: list[int] = []
 
     @hookimpl
     def request_received(self, request: Request, now_ms: int) -> Throttle | Refuse | None:
         self.asked_s.append(now_ms / 1000)
+        self.held_ms.append(request.hold_ms)
         if len(self.asked_s) <= 2:
             return Throttle(throttle_ms=1000, hold=True, ask_again=True)
         return self.last
@@ -173,6 +175,7 @@ async def test_only_who_holds_is_asked_again(autojump_clock: MockClock) -> None:
     async with open_book(plugins={"asks": asks, "counts": counts}) as book:
         answer = await book.round_trip(request(HEARTBEAT, 4, 1), reply(HEARTBEAT, 4, 1))
         assert asks.asked_s == pytest.approx([0, 1, 2], abs=0.01)
+        assert asks.held_ms == [0, 1000, 2000], "of both holds"
         assert counts.calls == 1
         assert read_reply(HEARTBEAT, 4, answer)["throttle_time_ms"] == pytest.approx(1000, abs=10), "counted from then"
         assert [each.kind.value for each in book.shared.decisions] == ["held", "throttled"]

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 import trio
 
+from headrace.proxy.connection.native.relay import NativeRelay
 from headrace.proxy.connection.state import thread_time
 from headrace.proxy.connection.state.thread_time import ONE_OF
 from headrace.quota_callbacks.api_keys import ApiKey
@@ -232,3 +234,15 @@ def configured(options: dict[str, object]) -> RequestPercentage:
     plugin = RequestPercentage()
     plugin.configure(PluginContext(options=options, quotas=quotas))
     return plugin
+
+
+async def test_the_time_that_a_thread_of_the_data_plane_has_not_charged_is_added(autojump_clock: MockClock) -> None:
+    progress = SimpleNamespace(requests=1, bytes=(0, 0, 0, 0, 0), hints=0, active_ns=0)
+    rest = SimpleNamespace(completed=([], []), thread_ns=7, in_flight=[])
+    async with open_book() as book:
+        book.shared.data_plane = cast("Any", SimpleNamespace(take_back=lambda _: rest))
+        relay = NativeRelay(book.connection, cast("Any", None), cast("Any", None))
+        relay._progress = cast("Any", progress)
+        book.connection.info.thread_ns = 5
+        relay.take_back()
+        assert book.connection.info.thread_ns == 12

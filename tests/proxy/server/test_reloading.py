@@ -46,6 +46,14 @@ async def test_the_bounds_of_handshakes() -> None:
     server.shared.hooks.close()
 
 
+async def test_half_of_the_connections_that_there_are_descriptors_for_stay_the_most_of_an_address() -> None:
+    with serving("", "") as (server, _):
+        admission = server._admission
+        admission.overload.most_connections = 9
+        assert await server.reloader.reload()
+        assert admission.limits.max_connections_per_ip == 5
+
+
 class Adjustable:
     """A plugin whose option ``size`` can change, and whose option ``kind`` needs a restart."""
 

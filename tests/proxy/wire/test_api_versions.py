@@ -72,6 +72,12 @@ def test_unknown_apis_and_those_with_nothing_left_are_cut() -> None:
     assert [row["api_key"] for row in decode("ApiVersionsResponse", 3, result.body)["api_keys"]] == [12, 1]
 
 
+def test_the_one_version_that_both_have_is_offered() -> None:
+    highest = APIS[ApiKey.FETCH].max_version
+    assert highest_allowed(ApiKey.FETCH, highest, highest + 1) == highest
+    assert highest_allowed(ApiKey.FETCH, highest + 1, highest + 1) is None
+
+
 def test_controller_only_apis_are_not_changed() -> None:
     for api in APIS.values():
         if api.controller_only:

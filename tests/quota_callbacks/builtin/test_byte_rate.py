@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import pytest
 
+from headrace.quota_callbacks.buckets.client_quotas import IDLE_EXPIRY_MS
 from headrace.quota_callbacks.buckets.sampled_rate import Window
 from headrace.quota_callbacks.builtin.byte_rate import FETCH, INT32_MAX, PRODUCE, SHARE_FETCH, ByteRate
 from headrace.quota_callbacks.entities import QuotaKey
 from headrace.quota_callbacks.hookspecs import PluginContext
+from headrace.quota_callbacks.policies import EnforcementMode, QuotaPolicy
 from headrace.quota_callbacks.requests import Address, Connection, Request
 from tests.quota_callbacks.our_quotas import OurQuotas
 
@@ -93,3 +95,17 @@ def test_connections_of_one_entity_share_its_bucket() -> None:
     rig.callback.request_received(rig.request(PRODUCE, 10_000), 0)
     rig.connection = Connection(connection_id=2, peer=Address(host="127.0.0.1", port=2))
     assert rig.callback.request_received(rig.request(PRODUCE, 1000), 0) is not None
+
+
+def test_a_paced_fetch_whose_bucket_was_dropped_is_charged_to_the_one_that_exists_now() -> None:
+    rig = Rig(QuotaKey.CONSUMER_BYTE_RATE, 1000)
+    rig.ours.set(QuotaKey.CONSUMER_BYTE_RATE, None, "c", 1000, QuotaPolicy(mode=EnforcementMode.PACED))
+    request = rig.request(FETCH, 100)
+    assert rig.callback.request_received(request, 0) is None
+    later_ms = 2 * IDLE_EXPIRY_MS
+    assert rig.ours.quotas.expire(later_ms) == 1
+    request.response_header_bytes, request.response_bytes = 4, 10_000
+    rig.callback.response_received(request, later_ms)
+    bucket = rig.ours.quotas.bucket(QuotaKey.CONSUMER_BYTE_RATE, "", "c")
+    assert bucket is not None
+    assert bucket.observed(later_ms) == 1000
