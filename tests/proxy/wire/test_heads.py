@@ -99,6 +99,19 @@ def test_fetch_is_capped_in_place(version: int) -> None:
     assert frame == framed(ApiKey.FETCH, version, capped), "a cap above the requested size changes nothing"
 
 
+@pytest.mark.parametrize("version", range(12, 19))
+def test_fetch_is_capped_behind_tagged_fields_of_its_header(version: int) -> None:
+    """Such a head is read field by field."""
+    body = encode("FetchRequest", version, {"max_wait_ms": 500, "min_bytes": 100, "max_bytes": 5000})
+    header = framed(ApiKey.FETCH, version, b"")[4:-1] + b"\x01\x05\x01x"
+    frame = bytearray((len(header) + len(body)).to_bytes(4, "big") + header + body)
+    head = read_request_head(frame, 0, len(frame), LIMIT)
+    assert head is not None
+    assert head.fetch_limits_at is not None
+    cap_fetch(frame, head.fetch_limits_at, 60)
+    assert frame[4:] == header + encode("FetchRequest", version, {"max_wait_ms": 500, "min_bytes": 60, "max_bytes": 60})
+
+
 @pytest.mark.parametrize("version", [1, 2])
 def test_share_fetch_is_capped_in_place(version: int) -> None:
     asked = {"group_id": "g", "member_id": "m" * 22, "max_wait_ms": 500, "min_bytes": 1, "max_bytes": 5000}
