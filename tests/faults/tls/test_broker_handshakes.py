@@ -81,7 +81,8 @@ def proxy_before(
         '[log]\nlevel = "debug"\n'
     )
     with ProxyProcess(broker.address, config=config, arguments=JSON_LOG) as process:
-        wait_until(lambda: "brokers changed" in process.log, "the proxy has connected to the broker")
+        results = ("brokers changed", "the cluster cannot be reached")  # it asks once, maybe in a pause
+        wait_until(lambda: any(each in process.log for each in results), "the proxy has asked for the brokers")
         yield process
 
 
