@@ -36,6 +36,7 @@ from tests.security.ways import QUICK, WAYS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
     from testbed.proxy_process import ProxyProcess
     from tests.security.ways import Way
@@ -158,13 +159,14 @@ def test_a_long_token_is_refused_by_its_length(scene: Scene) -> None:
 
 
 @pytest.mark.exhaustive
-def test_a_slow_head_is_cut_off(scene: Scene) -> None:
+def test_a_slow_head_is_cut_off(scene: Scene, kafka: FirstBroker, tmp_path: Path) -> None:
     """A byte now and then is no progress."""
     frame = messages.request(messages.API_VERSIONS, 0, 1, b"", "slow" * 100)
-    with scene.stranger("slow") as client:
+    limits = '[limits]\nrequest_timeout = "2s"\n'
+    with scene.way.proxy(kafka, Authority(tmp_path), tmp_path, limits) as proxy, RawClient(proxy.port) as client:
         client.sock.settimeout(0.2)
         assert is_cut_off(client, frame[:100])
-    scene.proxy.wait_for_log("limits.request_timeout")
+        proxy.wait_for_log("limits.request_timeout")
 
 
 def test_a_long_request_is_refused_by_its_length(scene: Scene) -> None:
