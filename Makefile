@@ -25,8 +25,8 @@ SIDE_BY_SIDE := $(MAKE) --no-print-directory -j2
 PIN := $(BIN)/uv pip compile --quiet --universal --python-version 3.11.5 --generate-hashes --no-annotate --no-header \
 	--no-emit-index-url --no-emit-find-links --constraint constraints.txt pyproject.toml
 
-.PHONY: help demo test checks-and-pipeline unit-tests-as-they-run test-all lint async-lint types imports checks unit unit-tests cluster-tests other-tests \
-	engine-lint engine-tests engine-memory engine-sanitizer engine-valgrind engine-audit \
+.PHONY: help demo test checks-and-pipeline unit-tests-as-they-run test-all lint async-lint types imports checks unit \
+	unit-tests cluster-tests other-tests engine-lint engine-tests engine-memory engine-sanitizer engine-valgrind engine-audit \
 	pipeline-tests exhaustive soak fuzz bench \
 	docs dist hashes audit changelog clean
 

@@ -44,7 +44,7 @@ MEMBERS: Final = (*CLIENTS, "librdkafka-kip-848", "java-kip-848")
 PARTITIONS: Final = 4
 VALUE_BYTES: Final = 1000
 LARGE_BYTES: Final = 350_000
-"""Of a producer's first value, whose request alone exceeds `QUOTAS`, also if the window began 3 s before."""
+"""Size of a producer's first value. Its request exceeds `QUOTAS` by itself, even if the window began 3 s earlier."""
 PARTS: Final = (range(150), range(150, 180), range(180, 210))
 """What is produced in turn."""
 SAMPLE_S: Final = 0.2

@@ -44,7 +44,7 @@ SHORT_BURST_S: Final = 0.02
 SHORT_TURNS: Final = 5
 """For each connection, however long they take."""
 SHORT_FAIR: Final = 0.8
-"""A proxy that stands still for a moment owes the burst again, and the quickest clients get it."""
+"""After a pause of the proxy the burst is available again, and the first clients to ask get it."""
 WARM_UP_S: Final = 0.5
 """A broker answers the first requests to a new topic slowly, and until then the limit is not used."""
 

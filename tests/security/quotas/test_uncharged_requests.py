@@ -31,7 +31,7 @@ request_percentage = 100.0
 """
 REFUSED_TOPICS: Final = 1000
 MOST_REFUSED_REQUESTS: Final = 200
-"""Far more than the 55 ms of thread time need, of which one request in seven is measured."""
+"""Far more requests than use up 55 ms of thread time, although only one in seven is measured."""
 WRITE_TXN_MARKERS: Final = 27
 MUTATIONS: Final = """
 [[quotas]]
@@ -39,7 +39,8 @@ entity = { client-id = "<default>" }
 request_percentage = 0.5
 controller_mutation_rate = 0.001
 """
-"""Of a window of eleven seconds, 55 ms of thread time. After the first mutation, others are refused for minutes."""
+"""In a window of eleven seconds, 55 ms of thread time are allowed. The first mutation uses up the burst, and for minutes
+no other is admitted."""
 NO_MARKERS: Final = b"\0\1\0"
 """The tagged fields of the header, an empty list, and the tagged fields of the body."""
 

@@ -36,9 +36,9 @@ LIMITS: Final = (
 CLIENTS: Final = 400
 MEMORY: Final = 30 * 2**20
 SLOWEST_S: Final = 2.5
-"""Of an answer beside an attack: more than a busy machine takes, except when it stalls."""
+"""The longest time for an answer during an attack. A busy machine needs less, unless it pauses."""
 STALLS: Final = 2
-"""So many answers beside an attack may take longer."""
+"""The number of answers during an attack that may take longer, because the machine pauses."""
 
 impatient = pytest.mark.parametrize(
     "proxy", [f'tls_handshake_timeout = "{TIMEOUT_S}s"\n'], ids=["impatient"], indirect=True
