@@ -39,8 +39,8 @@ entity = { client-id = "<default>" }
 request_percentage = 0.5
 controller_mutation_rate = 0.001
 """
-"""In a window of eleven seconds, 55 ms of thread time are allowed. The first mutation uses up the burst, and no other is
-admitted for minutes."""
+"""In a window of eleven seconds, 55 ms of thread time are allowed. The first mutation uses up the burst; no other
+is admitted for minutes."""
 NO_MARKERS: Final = b"\0\1\0"
 """The tagged fields of the header, an empty list, and the tagged fields of the body."""
 
