@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import psutil
 import pytest
 
+from headrace.proxy.data_plane.native import EXTENSION, is_installed
 from testbed.proxy_process import ProxyProcess
 from tests.faults import messages
 from tests.faults.bystander import Bystander
@@ -38,11 +39,15 @@ def broker() -> Iterator[HoldingBroker]:
 
 
 @contextlib.contextmanager
-def proxy_with(broker: HoldingBroker, limits: str) -> Iterator[ProxyProcess]:
-    with ProxyProcess(broker.fake.address, config=f"[limits]\n{limits}\n", arguments=JSON_LOG) as proxy:
+def proxy_configured(broker: HoldingBroker, config: str) -> Iterator[ProxyProcess]:
+    with ProxyProcess(broker.fake.address, config=config, arguments=JSON_LOG) as proxy:
         proxy.wait_for_log("brokers changed")
         yield proxy
         assert_no_traceback(proxy)
+
+
+def proxy_with(broker: HoldingBroker, limits: str) -> contextlib.AbstractContextManager[ProxyProcess]:
+    return proxy_configured(broker, f"[limits]\n{limits}\n")
 
 
 def heartbeat(client: RawClient) -> None:
@@ -57,29 +62,39 @@ def is_served(client: RawClient) -> bool:
     return True
 
 
-@pytest.mark.exhaustive  # on a busy machine it has failed in one of some fifty runs, for a reason that is not known yet
-def test_beyond_max_in_flight_requests_a_client_waits_and_loses_nothing(broker: HoldingBroker) -> None:
-    asked, before = 5 * MAX_IN_FLIGHT, broker.read
-    with (
-        proxy_with(broker, f"max_in_flight_requests = {MAX_IN_FLIGHT}") as proxy,
-        Bystander(proxy.port) as bystander,
-        RawClient(proxy.port, client_id="held") as client,
-    ):
-        for _ in range(asked):
+@pytest.mark.parametrize(
+    "data_plane",
+    [
+        "python",
+        pytest.param("native", marks=pytest.mark.skipif(not is_installed(), reason=f"{EXTENSION} is not built")),
+    ],
+)
+def test_beyond_max_in_flight_requests_a_client_waits_and_loses_nothing(broker: HoldingBroker, data_plane: str) -> None:
+    config = f'data_plane = "{data_plane}"\n[limits]\nmax_in_flight_requests = {MAX_IN_FLIGHT}\n'
+    answered, asked = 10, 5 * MAX_IN_FLIGHT
+    with proxy_configured(broker, config) as proxy, RawClient(proxy.port, client_id="held") as client:
+        broker.allow(answered)
+        for number in range(1, answered + 1):  # one after the other: only then is a connection relayed natively
             heartbeat(client)
-        wait_until(lambda: broker.read - before >= MAX_IN_FLIGHT, "the broker has read what it may get")
-        bystander.wait_for_answers()
-        assert broker.read - before == MAX_IN_FLIGHT
-        broker.allow(3)
-        for number in range(1, 4):
             assert client.reply() == (number, HEARTBEAT_REPLY)
-        wait_until(lambda: broker.read - before >= MAX_IN_FLIGHT + 3, "three more have got room")
-        bystander.wait_for_answers()
-        assert broker.read - before == MAX_IN_FLIGHT + 3
-        broker.allow(asked - 3)
-        for number in range(4, asked + 1):
-            assert client.reply() == (number, HEARTBEAT_REPLY)
-        bystander.wait_for_answers()
+        assert proxy.metric("headrace_native_connections") == (data_plane == "native")
+        before = broker.read - answered
+        with Bystander(proxy.port) as bystander:
+            for _ in range(asked - answered):
+                heartbeat(client)
+            wait_until(lambda: broker.read - before >= answered + MAX_IN_FLIGHT, "the broker has read what it may get")
+            bystander.wait_for_answers()
+            assert broker.read - before == answered + MAX_IN_FLIGHT
+            broker.allow(3)
+            for number in range(answered + 1, answered + 4):
+                assert client.reply() == (number, HEARTBEAT_REPLY)
+            wait_until(lambda: broker.read - before >= answered + MAX_IN_FLIGHT + 3, "three more have got room")
+            bystander.wait_for_answers()
+            assert broker.read - before == answered + MAX_IN_FLIGHT + 3
+            broker.allow(asked - answered - 3)
+            for number in range(answered + 4, asked + 1):
+                assert client.reply() == (number, HEARTBEAT_REPLY)
+            bystander.wait_for_answers()
 
 
 def test_max_connections_turns_away_who_comes_last(broker: HoldingBroker) -> None:
