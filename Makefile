@@ -70,10 +70,10 @@ lint: $(STAMP) engine-lint
 async-lint: $(STAMP)
 	$(BIN)/flake8-async $$(git grep -lE 'async |trio' -- 'proxy/*.py' 'plugins/*.py' 'testbed/*.py' 'examples/*.py')
 
-# The engine's checks share the development profile in engine/target; the installed module is a release build.
+# With the profile of the installed module, whose crates are compiled in engine/target.
 engine-lint:
 ifdef CLIPPY
-	cd engine && cargo fmt --check && nice cargo clippy --quiet --locked --all-targets -- -D warnings
+	cd engine && cargo fmt --check && nice cargo clippy --release --quiet --locked --all-targets -- -D warnings
 else
 	@echo "engine: not checked, since cargo, rustfmt and clippy are not installed"
 endif

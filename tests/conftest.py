@@ -6,6 +6,7 @@ tiers.
 
 from __future__ import annotations
 
+import gc
 import os
 import random
 import signal
@@ -59,6 +60,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             raise pytest.UsageError(f"{item.nodeid} must ask for autojump_clock itself: otherwise its clock is real")
     ranks = {folder: rank for rank, folder in enumerate(LONGEST_FIRST)}
     items.sort(key=lambda item: ranks.get(folder_of(item), len(ranks)))  # stable: otherwise as pytest-randomly has it
+
+
+def pytest_collection_finish() -> None:
+    """Let garbage collections pass over the modules of all tests, which saves a tenth of the processor time."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(20_000, 20, 50)
 
 
 def used_by(item: pytest.Item) -> set[str]:

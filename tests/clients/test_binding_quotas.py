@@ -240,6 +240,7 @@ def test_group_that_rebalances(both: BindingFront) -> None:
     check_group(both, CLIENTS)
 
 
+@pytest.mark.exhaustive
 def test_idempotent_producer(both: BindingFront) -> None:
     before = both.producer_ids_throttled()
     check_idempotent_producer(both, CLIENTS)
@@ -256,6 +257,7 @@ def test_admin_of_topics(both: BindingFront) -> None:
     check_admin(both, CLIENTS)
 
 
+@pytest.mark.exhaustive
 def test_listing_all_topics_keeps_the_connection(both: BindingFront) -> None:
     """librdkafka leaves three bytes behind a Metadata v13 for all topics. Brokers ignore them."""
     topic = both.topic("binding-listed")

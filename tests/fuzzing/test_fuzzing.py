@@ -101,6 +101,7 @@ def descriptors_after_runs(rng: random.Random) -> list[int]:
     return counts
 
 
+@pytest.mark.exhaustive
 @pytest.mark.skipif(not is_installed(), reason=f"{EXTENSION} is not built")
 def test_relayed_connections_leave_no_descriptor_behind(rng: random.Random) -> None:
     """Pipes of spliced frames are kept for the next ones, a bounded number of them.
@@ -112,6 +113,7 @@ def test_relayed_connections_leave_no_descriptor_behind(rng: random.Random) -> N
     assert third <= second
 
 
+@pytest.mark.exhaustive
 def test_growth_is_found() -> None:
     kept: list[bytes] = []
     assert growth_blocks([(lambda data: kept.append(data + b"."), bytes(100))] * 100) >= 100

@@ -65,21 +65,28 @@ LONG_RUN: Final = {
         requests_of_one_size_scale_the_line_in_force a_worse_line_is_not_accepted
         nothing_is_charged_beyond_what_was_observed requests_that_no_broker_sampled counts_that_differ
         requests_below_the_resolution costs_in_force_that_are_better_stay_in_the_file
-        no_usage_while_the_truth_was_sampled""",
+        no_usage_while_the_truth_was_sampled an_interval_counts_if_every_broker_was_sampled_throughout
+        the_error_is_that_of_a_request_in_what_was_held_out an_interval_counts_if_brokers_and_proxies_count_alike
+        every_format_of_the_tool_is_read consumers_fetches_are_read_where_they_are_sampled
+        a_file_may_have_several_runs_and_a_broker_a_file
+        what_comes_between_two_samples_is_spread_over_the_time_between_them""",
     "test_recommend": """the_default_entity_gets_what_is_enough_for_most the_window_is_the_one_of_the_key
         without_recorded_producer_ids_those_asked_for_count
         a_part_of_the_seconds_may_be_throttled_and_quotas_have_a_least an_entity_can_be_a_client_id_or_a_pair
         what_if_throttles_nobody_with_these_quotas_and_somebody_with_less
-        the_files_have_the_largest_and_say_what_they_lack options_reach_the_rules""",
+        the_files_have_the_largest_and_say_what_they_lack options_reach_the_rules
+        no_usage_is_no_error_and_leaves_what_is_there""",
     "test_rollup": """a_bill_by_month_is_one_for_both_days the_bill_as_csv the_largest_usage_is_billed_exactly
         a_run_that_is_repeated_changes_nothing_and_other_days_stay""",
     "test_what_if": """quotas_are_asked_about_in_one_cluster a_trace_without_quotas_throttles_no_one
         quotas_come_from_a_configuration_file_or_a_part_of_one
         waiting_senders_are_computed_as_if_from_the_beginning another_channel_of_the_same_bucket_is_not_muted
-        who_falls_behind_for_good_keeps_a_bounded_number_of_lots what_is_where_the_output_goes_stays""",
+        who_falls_behind_for_good_keeps_a_bounded_number_of_lots what_is_where_the_output_goes_stays
+        no_usage_is_no_answer as_recorded_the_result_equals_that_of_replay""",
     "test_ingest": """a_file_is_taken_however_old_it_is gaps_losses_and_ends_are_counted_by_instance
         folders_below_are_taken_in an_hour_with_much_in_it_is_written_by_several
-        a_lost_checkpoint_doubles_nothing a_batch_can_be_repeated a_table_without_a_newer_column_has_nulls_in_it""",
+        a_lost_checkpoint_doubles_nothing a_batch_can_be_repeated a_table_without_a_newer_column_has_nulls_in_it
+        a_folder_without_usage_files_is_reported nothing_new_is_nothing_to_do""",
     "test_ingest_command": """more_instances_than_are_shown
         late_lines_are_taken_in_when_no_hour_is_final it_follows_until_a_signal
         instances_of_some_days""",
@@ -94,7 +101,8 @@ LONG_RUN: Final = {
         what_is_put_aside_for_its_schema_is_taken_in_after_an_update_though_its_hour_is_final
         a_clock_that_is_ahead_makes_nobody_late""",
     "test_report": """others_are_summed_so_that_all_is_all usage_without_throttles_or_bytes days_are_those_asked_for
-        a_browser_finds_names_to_be_text a_browser_draws_the_bars""",
+        a_browser_finds_names_to_be_text a_browser_draws_the_bars empty_tables_say_so""",
+    "test_old_lakes": "a_report_of_an_old_lake_has_its_texts",
     "test_end_to_end": """a_killed_proxy_loses_its_last_second_at_most_and_it_shows
         what_if_throttles_the_users_that_the_proxy_throttled""",
 }

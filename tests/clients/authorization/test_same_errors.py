@@ -91,7 +91,8 @@ def asked(connection: WireConnection, api: ApiKey, version: int, message: Messag
     return errors
 
 
-@pytest.mark.parametrize("user", [pytest.param("bob", marks=pytest.mark.exhaustive), "alice"])
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("user", ["bob", "alice"])
 def test_the_same_errors(found_scene: Scene, user: str) -> None:
     with ExitStack() as stack:
         connections = [stack.enter_context(found_scene.logged_in(address, user)) for address in found_scene.fronts]

@@ -255,6 +255,7 @@ class Load:
             thread.join(DEADLINE_S)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(
     "rotation_of",
     [

@@ -174,6 +174,7 @@ def test_one_who_logs_in_by_another_mechanism_is_the_same(secured: Front, log: L
     log.wait_for("bob", "PLAIN")
 
 
+@pytest.mark.exhaustive
 def test_reauthentication(kafka: FirstBroker) -> None:
     """Java's clients authenticate again when a session has nearly ended; the connection stays."""
     with _proxy(kafka, SHORT_SESSIONS) as front:

@@ -228,6 +228,7 @@ def test_spliced_bytes_are_counted_while_a_connection_is_native(proxy: ProxyProc
         assert proxy.metric("headrace_native_connections") == 1
 
 
+@pytest.mark.exhaustive
 def test_a_broker_that_reads_nothing_ends_the_connection(broker: FakeBroker) -> None:
     config = '[upstream]\nreply_timeout = "5s"\n'
     with proxy_of(broker.address, config) as proxy, RawClient(proxy.port, client_id="deaf") as client:

@@ -9,6 +9,8 @@ import urllib.error
 import urllib.request
 from typing import TYPE_CHECKING, Final
 
+import pytest
+
 from testbed.processes.ports import reserve_ports
 from tests.clients.fronts import eventually
 
@@ -43,6 +45,7 @@ def page(url: str) -> tuple[int, str]:
         return 0, ""
 
 
+@pytest.mark.exhaustive
 def test_the_log_names_what_the_start_waits_for_and_sigterm_ends_it(tmp_path: Path) -> None:
     file, log = tmp_path / "headrace.toml", tmp_path / "log"
     with reserve_ports(4) as block, log.open("wb") as errors:

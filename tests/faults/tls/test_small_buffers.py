@@ -145,7 +145,7 @@ CASES: Final = [
         broker_tls,
         native,
         marks=[
-            *([] if client_tls and broker_tls and buffer_bytes == SMALL_BYTES else [pytest.mark.exhaustive]),
+            *([] if client_tls and broker_tls and native and buffer_bytes == SMALL_BYTES else [pytest.mark.exhaustive]),
             pytest.mark.skipif(native and not is_installed(), reason=f"{EXTENSION} is not built"),
         ],
         id=f"{buffer_bytes} bytes, clients {PROTOCOLS[client_tls]}, brokers {PROTOCOLS[broker_tls]}, {PLANES[native]}",

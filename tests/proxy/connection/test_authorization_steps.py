@@ -47,7 +47,10 @@ DENIED: Final[list[tuple[ApiKey, int, Message]]] = [
 """Requests that are answered by the proxy: rows by themselves, one row with many rows in it, and as a whole."""
 
 
-@pytest.mark.parametrize(("api_key", "version", "fields"), DENIED)
+@pytest.mark.parametrize(
+    ("api_key", "version", "fields"),
+    [DENIED[0], *(pytest.param(*each, marks=pytest.mark.exhaustive) for each in DENIED[1:])],
+)
 async def test_a_long_request_is_denied_in_short_steps(
     autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch, api_key: ApiKey, version: int, fields: Message
 ) -> None:
@@ -78,6 +81,7 @@ async def test_a_long_request_is_split_and_its_reply_completed_in_short_steps(
         assert calls.most < MOST_CALLS
 
 
+@pytest.mark.exhaustive
 async def test_topics_that_may_not_be_created_are_found_in_short_steps(
     autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -123,6 +123,7 @@ def alteration(count: int, *, name: str = "u", pair: bool = True) -> dict[str, A
     return {"entries": entries, "validate_only": False}
 
 
+@pytest.mark.exhaustive
 async def test_as_many_changes_as_a_broker_makes(autojump_clock: MockClock) -> None:
     held_bytes = held.count
     waiting: list[int] = []

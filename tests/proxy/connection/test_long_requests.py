@@ -156,6 +156,7 @@ async def test_a_large_reply_counts_as_memory_while_it_waits_for_its_turn(autoju
         assert book.connection.memory_bytes == 0
 
 
+@pytest.mark.exhaustive
 async def test_topics_of_many_partitions_that_are_deleted(autojump_clock: MockClock) -> None:
     partitions = [{"partition_index": number, "replica_nodes": [1, 2, 3]} for number in range(200)]
     topics = [{"name": name, "partitions": partitions} for name in NAMES[:50]]
@@ -168,7 +169,7 @@ async def test_topics_of_many_partitions_that_are_deleted(autojump_clock: MockCl
     assert calls.most < MOST_CALLS < calls.total / 5
 
 
-@pytest.mark.parametrize("version", [3, 9, 12])
+@pytest.mark.parametrize("version", [*(pytest.param(old, marks=pytest.mark.exhaustive) for old in (3, 9)), 12])
 async def test_topics_that_would_be_created(autojump_clock: MockClock, version: int) -> None:
     """Half of the topics exist; the quota admits none of the others, so the reply to the lookup is the answer."""
     partitions = [{"partition_index": number, "replica_nodes": [1, 2, 3]} for number in range(5)]

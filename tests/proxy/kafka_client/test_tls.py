@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
+pytestmark = pytest.mark.exhaustive  # a broker of its own; in `make test`, `tests/clients/tls` connects with TLS
+
 USERS = {"alice": "secret-word"}
 
 

@@ -14,9 +14,11 @@ if TYPE_CHECKING:
 
 
 @pytest.fixture(autouse=True)
-def thawed() -> Iterator[None]:
+def frozen_afterwards() -> Iterator[None]:
+    """`tests/conftest.py` has frozen the modules of all tests."""
     yield
-    gc.unfreeze()
+    gc.collect()
+    gc.freeze()
 
 
 def test_objects_that_exist_at_start_are_frozen() -> None:

@@ -306,6 +306,7 @@ def test_the_certificate_is_renewed_while_the_port_is_scraped(
     assert get(strict, tls).status == 200
 
 
+@pytest.mark.exhaustive
 def test_an_authority_that_was_removed_is_not_accepted(
     authority: Authority, stranger: Authority, operator: Certificate, tmp_path: Path
 ) -> None:

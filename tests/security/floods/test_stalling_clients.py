@@ -218,6 +218,7 @@ def test_as_many_topics_as_allowed_of_many_clients_at_once_take_turns(security: 
         assert [asked.api_key for asked in received] == [CREATE_TOPICS] * len(clients)
 
 
+@pytest.mark.exhaustive
 def test_nobody_notices_small_requests_without_an_end(open_proxy: ProxyProcess) -> None:
     """Produce requests without acks are never in flight, so only their bytes bound them."""
     frame = messages.request(messages.PRODUCE, 7, 1, struct.pack(">hhii", -1, 0, 30_000, 0))

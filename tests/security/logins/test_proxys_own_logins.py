@@ -127,6 +127,7 @@ def never_answer(conversation: Conversation, _asked: Asked) -> None:
     conversation.wait_for_end()
 
 
+@pytest.mark.exhaustive
 def test_only_who_waits_for_a_login_is_overdue(tmp_path: Path) -> None:
     """One client has authenticated and sends nothing; another one's request waits for a broker that hangs."""
     config = terminated_plain(tmp_path) + proxys_login(tmp_path) + '[limits]\nlogin_timeout = "10s"\n'

@@ -24,6 +24,8 @@ from tests.shared_cluster import LISTENER, NOT_FENCED, SECRETS
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+pytestmark = pytest.mark.exhaustive  # a broker of its own
+
 LIMIT: Final = 20_000
 USERS: Final = SECRETS | {"dave": "correct-horse-d", "eve": "correct-horse-e"}
 """Of these, bob and eve may do nothing. Who was throttled waits with the next connection: tests use different ones."""
@@ -102,7 +104,6 @@ def test_a_client_without_permission_uses_up_nothing_of_a_topics_quota(proxy: Pr
         assert alice.produce(topic, 1000) == (0, 0)
 
 
-@pytest.mark.exhaustive
 def test_nor_does_it_without_waiting_for_the_reply(proxy: ProxyProcess, topic: str) -> None:
     """A broker closes the connection of a Produce with acks=0 that it refuses, so each needs a new one."""
     for acks in (0, 1):

@@ -42,6 +42,8 @@ if TYPE_CHECKING:
     import random
     from collections.abc import Iterable, Iterator
 
+pytestmark = pytest.mark.exhaustive  # brokers of its own; in `make test`, `tests/clients/client_quotas` compares
+
 RANDOM: Final = 150
 DEADLINE_S: Final = 30.0
 MARKER: Final = "marker"
@@ -128,7 +130,7 @@ def mismatch(request: Request, theirs: bytes, ours: bytes) -> str:
 
 @pytest.fixture(
     scope="module",
-    params=["4.3.1", pytest.param("3.9.1", marks=pytest.mark.exhaustive)],
+    params=["4.3.1", "3.9.1"],
 )
 def cluster(request: pytest.FixtureRequest) -> Iterator[KafkaCluster]:
     """A cluster of these tests alone: quotas of default entities would throttle other tests."""
@@ -230,7 +232,6 @@ def test_too_many_changes(both: Both) -> None:
         assert {row["error_code"] for row in decode("AlterClientQuotasResponse", 1, ours)["entries"]} == {code}
 
 
-@pytest.mark.exhaustive
 def test_changes_that_count(both: Both) -> None:
     """10,000 changes are made, 10,001 are refused; what changes nothing does not count."""
     entries = [([("user", f"u{number}")], [(PRODUCE, 1.0)]) for number in range(10_001)]
