@@ -12,6 +12,8 @@ PARALLEL := -n 2 --no-loadscope-reorder
 # The same order and random samples in each run of `make test`, others in each of `make test-all` (SEED=default).
 QUICK_PYTEST = $(BIN)/pytest --randomly-seed=$(or $(SEED),1) --durations=25
 QUICK := not soak and not exhaustive
+EXHAUSTIVE_PYTEST := $(BIN)/pytest --timeout 1200 --durations=25
+EXHAUSTIVE := (exhaustive or hypothesis) and not soak
 # Empty without a Rust tool chain.
 CARGO := $(shell command -v cargo)
 CLIPPY := $(shell command -v cargo-fmt >/dev/null && command -v cargo-clippy)
@@ -27,7 +29,7 @@ PIN := $(BIN)/uv pip compile --quiet --universal --python-version 3.11.5 --gener
 
 .PHONY: help demo test checks-and-pipeline unit-tests-as-they-run test-all lint async-lint types imports checks unit \
 	unit-tests cluster-tests other-tests engine-lint engine-tests engine-memory engine-sanitizer engine-valgrind engine-audit \
-	pipeline-tests exhaustive soak fuzz bench \
+	pipeline-tests exhaustive exhaustive-units exhaustive-pipeline soak fuzz bench \
 	docs dist hashes audit changelog clean
 
 help:
@@ -156,13 +158,15 @@ test-all: export SEED := default
 test-all: test async-lint exhaustive soak audit engine-memory
 
 # All API versions, Kafka 3.9, and many examples for each property test. Here and in `soak`, tests execute each proxy anew.
-exhaustive soak: export HEADRACE_TESTBED_PRELOADED := 0
+exhaustive exhaustive-units exhaustive-pipeline soak: export HEADRACE_TESTBED_PRELOADED := 0
 exhaustive: $(STAMP)
-	$(BIN)/pytest -m "(exhaustive or hypothesis) and not soak" --hypothesis-profile=long --timeout 1200 --durations=25 \
-		$(PARALLEL) $(or $(TESTS),--ignore tests/pipeline)
-ifndef TESTS
-	$(BIN)/pytest -m "exhaustive and not soak" --timeout 1200 --durations=25 tests/pipeline
-endif
+	@$(SIDE_BY_SIDE) exhaustive-units $(if $(TESTS),,exhaustive-pipeline)
+
+exhaustive-units: $(STAMP)
+	$(EXHAUSTIVE_PYTEST) -m "$(EXHAUSTIVE)" --hypothesis-profile=long $(PARALLEL) $(or $(TESTS),--ignore tests/pipeline)
+
+exhaustive-pipeline: $(STAMP)
+	nice -n 5 $(EXHAUSTIVE_PYTEST) -m "exhaustive and not soak" tests/pipeline
 
 # One test at a time: they measure memory and rates.
 soak: $(STAMP)

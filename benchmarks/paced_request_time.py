@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from headrace.quota_callbacks.builtin.request_percentage import PERCENT_PER_NS
 from headrace.quota_callbacks.hookspecs import HOOK_VERSION, Metric, PluginContext, hookimpl
+from headrace.quota_callbacks.requests import PERCENT_PER_NS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

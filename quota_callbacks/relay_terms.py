@@ -18,9 +18,7 @@ class RelayTerms:
     """What is charged for the requests of one connection, and what is changed in them. ``None`` charges nothing."""
 
     produced: RateBucket | None = None
-    """Charged with the bytes of each Produce request: when it has arrived, or when it begins if the bucket is paced."""
-    produced_note: object = None
-    """Under which `Request.notes` has the reservation of a Produce request (`builtin.reservations`)."""
+    """Charged with the bytes of each Produce request that has arrived."""
     fetched: RateBucket | None = None
     """Charged with the bytes of each reply to a Fetch."""
     request_time: RateBucket | None = None

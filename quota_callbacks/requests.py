@@ -12,12 +12,20 @@ from enum import Enum
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
+from headrace.quota_callbacks.api_keys import ApiKey
 from headrace.quota_callbacks.entities import ANONYMOUS
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
 
     from headrace.quota_callbacks.verdicts import Reason
+
+
+PERCENT_PER_NS: Final = 100.0 / 1e9
+"""Thread time of a nanosecond, in percent of one thread in a second
+(``ClientRequestQuotaManager.NANOS_TO_PERCENTAGE_PER_SECOND``)."""
+
+_SASL: Final = frozenset({ApiKey.SASL_HANDSHAKE.value, ApiKey.SASL_AUTHENTICATE.value})
 
 
 class Detail(Enum):
@@ -291,3 +299,12 @@ class ClusterMetadata:
     cluster_id: str | None
     controller_id: int | None
     brokers: tuple[BrokerInfo, ...]
+
+
+def is_time_exempt(request: Request) -> bool:
+    """Return whether the thread time of ``request`` is exempt from ``request_percentage`` (KIP-124): that of a Produce
+    without a reply, and of the requests of an authentication."""
+    api_key = request.api_key
+    if api_key in _SASL:
+        return request.authenticating or request.connection.authenticating
+    return api_key == ApiKey.PRODUCE and request.acks == 0

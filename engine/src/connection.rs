@@ -69,8 +69,6 @@ pub struct Exchange {
 pub struct Terms {
     pub client_id: Box<[u8]>,
     pub produced: Option<Arc<Meter>>,
-    /// Whether a Produce request is charged when it begins, and not when it has arrived.
-    pub produced_ahead: bool,
     pub fetched: Option<Arc<Meter>>,
     pub request_time: Option<Arc<Meter>>,
     pub producer_ids: Option<Arc<SeenIds>>,
@@ -618,12 +616,6 @@ impl Connection {
         if let Some(answer) = [Answer::Refused, Answer::Later].into_iter().find(|answer| answers.contains(answer)) {
             return self.refuse_request(answer);
         }
-        if row.kind == Kind::Produce && self.terms.produced_ahead {
-            let answer = of_bytes.map_or(Answer::Charged, |meter| meter.charge(place.now_ms(), least));
-            if answer != Answer::Charged {
-                return self.refuse_request(answer);
-            }
-        }
         if let Some(limits_at) = head.fetch_limits_at {
             if self.terms.fetch_bytes < i32::MAX {
                 cap_fetch(bytes, limits_at, self.terms.fetch_bytes);
@@ -682,7 +674,7 @@ impl Connection {
                 }
             }
         }
-        if exchange.api_key == 0 && !self.terms.produced_ahead {
+        if exchange.api_key == 0 {
             if let Some(meter) = &self.terms.produced {
                 if meter.charge(place.now_ms(), i64::from(exchange.request_bytes)) != Answer::Charged {
                     exchange.arrived = false;

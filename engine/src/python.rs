@@ -256,7 +256,7 @@ impl PyEngine {
         self.engine.wake().as_raw_fd()
     }
 
-    #[pyo3(signature = (client, broker, *, client_id, in_flight, request_tail, produced, produced_ahead, fetched,
+    #[pyo3(signature = (client, broker, *, client_id, in_flight, request_tail, produced, fetched,
         request_time, producer_ids, measures_time, fetch_bytes, fetches_alone, most_in_flight, longest_frame, most_rows,
         client_tls = None, broker_tls = None))]
     #[allow(clippy::too_many_arguments)]
@@ -268,7 +268,6 @@ impl PyEngine {
         in_flight: Vec<ExchangeRow>,
         request_tail: &[u8],
         produced: Option<u64>,
-        produced_ahead: bool,
         fetched: Option<u64>,
         request_time: Option<u64>,
         producer_ids: Option<&Bound<'_, PySeenIds>>,
@@ -297,7 +296,6 @@ impl PyEngine {
         let terms = Terms {
             client_id: client_id.into(),
             produced: meter(produced)?,
-            produced_ahead,
             fetched: meter(fetched)?,
             request_time: meter(request_time)?,
             producer_ids: producer_ids.map(|ids| Arc::clone(&ids.get().0)),

@@ -42,7 +42,6 @@ fn terms() -> Terms {
         request_time: None,
         producer_ids: Some(Arc::new(SeenIds::default())),
         measures_time: false,
-        produced_ahead: false,
         fetch_bytes: i32::MAX,
         fetches_alone: false,
         most_in_flight: 100,

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, TypeAlias
 
-from headrace.quota_callbacks.builtin.request_percentage import is_exempt
 from headrace.quota_callbacks.entities import bounded_name
+from headrace.quota_callbacks.requests import is_time_exempt
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -191,7 +191,7 @@ class Seconds:
             return 0
         connection = request.connection
         own_ns, connection.thread_ns = connection.thread_ns, 0
-        return 0 if is_exempt(request) else round((self._request_time_ms(request) or 0.0) * 1e6) + own_ns
+        return 0 if is_time_exempt(request) else round((self._request_time_ms(request) or 0.0) * 1e6) + own_ns
 
     def _row(self, rows: Rows, name: RowName, requests: int) -> Row:
         """Return the row for so many requests."""

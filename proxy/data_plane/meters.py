@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Final
 
 import structlog
 
-from headrace.quota_callbacks.builtin.request_percentage import PERCENT_PER_NS
 from headrace.quota_callbacks.entities import QuotaKey
+from headrace.quota_callbacks.requests import PERCENT_PER_NS
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -40,7 +40,6 @@ class BucketMeter:
         "_unit",
         "_withdrawn",
         "bucket",
-        "charges_ahead",
         "connections",
         "number",
     )
@@ -54,8 +53,6 @@ class BucketMeter:
         self._is_withdrawn = False
         self._unit = PERCENT_PER_NS if bucket.key == QuotaKey.REQUEST_PERCENTAGE else 1.0
         self.bucket = bucket
-        self.charges_ahead = bucket.paced
-        """Whether requests are charged when they begin, and not when they have arrived."""
         self.number = engine.create_meter()
         self.connections = 0
         """Number of connections in the data plane that are charged to it."""
@@ -81,10 +78,6 @@ class BucketMeter:
     def _record_and_grant(self, charges: list[tuple[int, int]]) -> int:
         self._record(charges)
         self._is_withdrawn = False
-        if (
-            self.bucket.paced is not self.charges_ahead
-        ):  # until the connections with the terms from before have returned
-            return 0
         credit = self.bucket.credit(self._now_ms())
         if credit == math.inf:
             return UNLIMITED
@@ -100,7 +93,7 @@ class BucketMeter:
     def _record(self, charges: list[tuple[int, int]]) -> None:
         bucket, unit = self.bucket, self._unit
         for at_ms, amount in charges:
-            if bucket.charge_within_credit(amount * unit, at_ms) is not None:
+            if bucket.charge_forwarded(amount * unit, at_ms) is not None:
                 log.error("charge beyond the credit", entity=bucket.entity, quota=bucket.key, amount=amount)
 
 

@@ -35,11 +35,6 @@ _SEED: Final = SystemRandom().getrandbits(32)
 LASTING_S: Final = 1.0
 """`RateBucket.has_lasting_credit`."""
 
-EXACT_WHEN_PACED: Final[frozenset[str]] = frozenset()
-"""The keys whose paced buckets have credit. Only of `QuotaKey.PRODUCER_BYTE_RATE` does a request reserve what it costs;
-for others an average is reserved, and the difference is settled later. But on a busy machine, many connections that
-share a paced quota got 0.5 to 0.9 of it while some were relayed natively, so there is none until the cause is known."""
-
 RECENT_IDS: Final = 256
 """Number of a user's producer ids that are looked up without the filters; about 30 KiB."""
 
@@ -84,38 +79,22 @@ class RateBucket(QuotaBucket):
     def credit(self, now_ms: int) -> float:
         """Return how much can still be charged from now on, in whatever parts, without any throttle.
 
-        For Kafka's rate that is ``limit x (samples - 1) x seconds - total``: the window is never shorter, and the total
-        only decreases as samples leave it. For a paced rate it is what is left of the burst, since the debt only
-        decreases with time; but only for a key whose requests cost what is reserved for them. It is 0 while the entity
-        has to wait or was throttled shortly before, so that each request is decided by itself. Infinity without a
-        limit.
+        It is ``limit x (samples - 1) x seconds - total``: the window is never shorter, and the total only decreases as
+        samples leave it. It is 0 if the entity is paced, and while it has to wait or was throttled shortly before, so
+        that each request is decided by itself. Infinity without a limit.
         """
         limit = self.limit
         if limit is None:
             return math.inf
-        if self.gate_ms > now_ms or self.was_throttled(now_ms):
+        if self.paced or self.gate_ms > now_ms or self.was_throttled(now_ms):
             return 0.0
-        if self.paced:
-            return max(0.0, self.burst_left(limit, now_ms)) if self.key in EXACT_WHEN_PACED else 0.0
         return max(0.0, self._rate.room(limit))
 
     def has_lasting_credit(self, now_ms: int) -> bool:
         """Return whether the credit is enough for `LASTING_S` at the present rate, so that it will hardly be used up:
-        Kafka's rate drops what was charged once a sample, and a paced one has its burst."""
+        Kafka's rate drops what was charged once a sample."""
         credit = self.credit(now_ms)
         return credit > 0 and credit >= self._rate.rate(now_ms) * LASTING_S
-
-    def charge_within_credit(self, amount: float, now_ms: int) -> Throttle | None:
-        """Charge ``amount``, which was within the `credit`, as the request would have been charged; return ``None``,
-        or the throttle that shows that it was not.
-
-        A paced request is charged when it begins, as `reserve` does, and others when they have arrived.
-        """
-        if not self.paced:
-            return self.charge(amount, now_ms)
-        verdict = self.reserve(amount, now_ms)
-        self.record(amount, now_ms)
-        return verdict
 
     def charge_forwarded(self, amount: float, now_ms: int) -> Throttle | None:
         """Record ``amount`` of what has been forwarded already, whether paced or not; return the throttle."""

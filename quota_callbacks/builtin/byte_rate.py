@@ -88,7 +88,6 @@ class ByteRate(BucketCallback):
         capped = fetched is not None and fetched.limit is not None
         return RelayTerms(
             produced=produced,
-            produced_note=None if produced is None else self._produced,
             fetched=fetched,
             fetch_max_bytes=_most_fetched(fetched) if fetched is not None and capped else None,
             fetch_alone=fetched is not None and capped and not fetched.policy.observe,

@@ -23,6 +23,7 @@ from headrace.quota_callbacks.builtin.reservations import give_back, reserve, se
 from headrace.quota_callbacks.entities import QuotaKey
 from headrace.quota_callbacks.hookspecs import PluginContext, hookimpl
 from headrace.quota_callbacks.relay_terms import RelayTerms
+from headrace.quota_callbacks.requests import PERCENT_PER_NS, is_time_exempt
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -34,12 +35,9 @@ if TYPE_CHECKING:
 
 KEY: Final = QuotaKey.REQUEST_PERCENTAGE
 PRODUCE: Final = ApiKey.PRODUCE.value
-SASL: Final = frozenset({ApiKey.SASL_HANDSHAKE.value, ApiKey.SASL_AUTHENTICATE.value})
 API_VERSIONS: Final = ApiKey.API_VERSIONS.value
 """Charged, but not held because its entity has to wait: librdkafka closes a connection on which it is not answered
 within ten seconds, and its next one would wait again."""
-PERCENT_PER_NS: Final = 100.0 / 1e9
-"""``ClientRequestQuotaManager.NANOS_TO_PERCENTAGE_PER_SECOND``."""
 ABANDONED: Final = (KEY, "abandoned")
 """Key in ``request.notes`` of the slots in which a request without a reply was charged."""
 
@@ -99,8 +97,8 @@ class RequestPercentage(BucketCallback):
         if bucket.was_throttled(now_ms):
             request.alone = True
         if bucket.paced:
-            return None if is_exempt(request) else reserve(request, self._slot, bucket, bucket.typical, now_ms)
-        if now_ms < bucket.gate_ms and request.api_key != API_VERSIONS and not is_exempt(request):
+            return None if is_time_exempt(request) else reserve(request, self._slot, bucket, bucket.typical, now_ms)
+        if now_ms < bucket.gate_ms and request.api_key != API_VERSIONS and not is_time_exempt(request):
             return self._quotas.wait(request, self._slot, bucket, now_ms)
         return None
 
@@ -110,7 +108,7 @@ class RequestPercentage(BucketCallback):
         bucket = self._quotas.bucket_for(request, KEY, RateBucket)
         if bucket is None:
             return None
-        if is_exempt(request):
+        if is_time_exempt(request):
             self._exempt(request, now_ms)
             return None
         if request.charged_thread_ns is None:  # otherwise a callback of another entity has measured it
@@ -127,7 +125,7 @@ class RequestPercentage(BucketCallback):
         broker has got it, since a broker serves a request whose client has closed, too; otherwise the proxy's own time,
         as a broker charges what it refuses."""
         give_back(request, self._slot, now_ms)
-        bucket = None if is_exempt(request) else self._quotas.bucket_for(request, KEY, RateBucket)
+        bucket = None if is_time_exempt(request) else self._quotas.bucket_for(request, KEY, RateBucket)
         if bucket is None or not self._may_charge_abandoned(request):
             return None
         if request.charged_thread_ns is None:
@@ -177,14 +175,6 @@ class RequestPercentage(BucketCallback):
         nanos = self._handler_ns(request) + connection.thread_ns
         connection.thread_ns = request.charged_thread_ns = 0
         self._exempt_time.record(nanos * PERCENT_PER_NS, now_ms)
-
-
-def is_exempt(request: Request) -> bool:
-    """Return whether the thread time of ``request`` is exempt from the quota."""
-    api_key = request.api_key
-    if api_key in SASL:
-        return request.authenticating or request.connection.authenticating
-    return api_key == PRODUCE and request.acks == 0
 
 
 def _observed_ms(request: Request) -> float | None:

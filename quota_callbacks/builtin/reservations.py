@@ -34,13 +34,6 @@ def reserve(
     return verdict if exact or verdict is None else replace(verdict, ask_again=True)
 
 
-def note_reservation(request: Request, slot: object, bucket: RateBucket) -> None:
-    """Note that all bytes of ``request`` were reserved in ``bucket``, which the data plane has charged."""
-    if request.notes is None:
-        request.notes = {}
-    request.notes[slot] = (bucket, request.request_bytes, bucket.settled())
-
-
 def _held_for_longer(
     request: Request, slot: object, kept: tuple[RateBucket, float, float], now_ms: int
 ) -> Throttle | None:

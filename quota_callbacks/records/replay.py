@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Final
 from headrace.quota_callbacks.buckets.client_quotas import ClientQuotas
 from headrace.quota_callbacks.buckets.kinds import MutationBucket, ProducerIdBucket, RateBucket
 from headrace.quota_callbacks.builtin.default_quotas import DefaultQuotaCallback
-from headrace.quota_callbacks.builtin.request_percentage import PERCENT_PER_NS
 from headrace.quota_callbacks.entities import QuotaKey
 from headrace.quota_callbacks.policies import KAFKA_POLICY
+from headrace.quota_callbacks.requests import PERCENT_PER_NS
 from headrace.quota_callbacks.verdicts import Refuse, Throttle
 
 if TYPE_CHECKING:

@@ -83,7 +83,6 @@ class Engine:
         in_flight: Sequence[ExchangeRow],
         request_tail: bytes,
         produced: int | None,
-        produced_ahead: bool,
         fetched: int | None,
         request_time: int | None,
         producer_ids: SeenIds | None,
@@ -109,7 +108,6 @@ class Engine:
             in_flight: the requests in flight, the oldest first
             request_tail: bytes that were read from the client and not processed; they begin a frame
             produced: the meter that Produce requests are charged to, by their bytes
-            produced_ahead: whether they are charged when they begin, and not when they have arrived
             fetched: the meter that Fetch replies are charged to, by their bytes
             request_time: the meter that the time of requests is charged to, in nanoseconds
             producer_ids: the producer ids that cost nothing; without it, batches are not read

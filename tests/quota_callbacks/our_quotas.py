@@ -10,9 +10,9 @@ from headrace.quota_callbacks.buckets.client_quotas import ClientQuotas
 from headrace.quota_callbacks.buckets.kinds import MutationBucket, ProducerIdBucket, QuotaBucket, RateBucket
 from headrace.quota_callbacks.buckets.sampled_rate import Window
 from headrace.quota_callbacks.builtin.default_quotas import DefaultQuotaCallback
-from headrace.quota_callbacks.builtin.request_percentage import PERCENT_PER_NS
 from headrace.quota_callbacks.entities import EntityName, QuotaEntity, QuotaKey
 from headrace.quota_callbacks.policies import KAFKA_POLICY, QuotaPolicy
+from headrace.quota_callbacks.requests import PERCENT_PER_NS
 
 if TYPE_CHECKING:
     from headrace.quota_callbacks.verdicts import Throttle

@@ -25,7 +25,6 @@ from headrace.proxy.connection.state.timeouts import (
 from headrace.proxy.network.held_bytes import held
 from headrace.proxy.wire.errors import MalformedFrame
 from headrace.quota_callbacks.api_keys import ApiKey
-from headrace.quota_callbacks.builtin.reservations import note_reservation
 from headrace.quota_callbacks.relay_terms import RelayTerms
 
 if TYPE_CHECKING:
@@ -74,7 +73,6 @@ class NativeRelay:
         "_progress",
         "_replies",
         "_requests",
-        "_reserves",
         "_seen",
         "_state",
     )
@@ -92,8 +90,6 @@ class NativeRelay:
         """Requests since the connection was given away last."""
         self._meters: list[BucketMeter] = []
         self._producer_ids: ProducerIdBucket | None = None
-        self._reserves: tuple[object, RateBucket] | None = None
-        """Note and bucket of the reservation that each Produce request makes; ``None`` if it makes none."""
         self._held = 0
         self._enforced = False
         """Whether quotas apply to what is relayed natively."""
@@ -195,8 +191,6 @@ class NativeRelay:
             if meter is not None:
                 self._meters.append(meter)
         self._charges_time = terms.request_time is not None
-        if terms.produced is not None and terms.produced.paced:
-            self._reserves = terms.produced_note, terms.produced
         seen_ids = None
         if terms.producer_ids is not None:
             self._producer_ids = terms.producer_ids
@@ -211,7 +205,6 @@ class NativeRelay:
             in_flight=[],
             request_tail=self._requests.take_tail(),
             produced=numbers[0],
-            produced_ahead=self._reserves is not None,
             fetched=numbers[1],
             request_time=numbers[2],
             producer_ids=seen_ids,
@@ -350,15 +343,12 @@ class NativeRelay:
         self._meters.clear()
         self._producer_ids = None
         self.note_completed(rest.completed)
-        reserves, self._reserves = self._reserves, None
         state.info.thread_ns += rest.thread_ns
         now_s = state.shared.clock()
         if relayed:
             state.unacknowledged = False
         for row in rest.in_flight:
             exchange = exchange_of(state, row, enforced=self._enforced)
-            if reserves is not None and exchange.api_key == ApiKey.PRODUCE:
-                note_reservation(exchange, *reserves)
             state.current = exchange
             state.in_flight.add(exchange)
         first, last = state.in_flight.first, state.current

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from headrace.proxy.errors import StartupError
 from headrace.proxy.hooks.plugin_errors import description
-from headrace.quota_callbacks.builtin.request_percentage import is_exempt
 from headrace.quota_callbacks.request_sums import RequestSums
+from headrace.quota_callbacks.requests import is_time_exempt
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -137,7 +137,7 @@ class CompletionCalls:
         """Return what ``request_percentage`` would have charged if the sender had such a quota."""
         connection = request.connection
         own_ns, connection.thread_ns = connection.thread_ns, 0
-        return 0 if is_exempt(request) else round((self._request_time_ms(request) or 0.0) * 1e6) + own_ns
+        return 0 if is_time_exempt(request) else round((self._request_time_ms(request) or 0.0) * 1e6) + own_ns
 
     def add_native(self, connection: Connection, client_id: str, rows: Iterable[NativeSums]) -> None:
         """Add sums of the native data plane."""

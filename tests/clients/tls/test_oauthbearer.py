@@ -22,8 +22,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
 USER: Final = "dave"
-QUICK: Final = "librdkafka"
-"""The client of the quick form."""
 FRONTS: Final = ("broker", "observing", "terminating")
 LOG: Final = ("--log-level", "debug")
 
@@ -92,9 +90,8 @@ def terminator(secure_kafka: SecureKafka, tmp_path_factory: pytest.TempPathFacto
             yield proxy
 
 
-@pytest.mark.parametrize(
-    "client", [pytest.param(each, marks=() if each == QUICK else pytest.mark.exhaustive) for each in CLIENTS]
-)
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("client", CLIENTS)
 def test_a_token_is_accepted_or_refused_alike_each_way(
     secure_kafka: SecureKafka, observer: ProxyProcess, terminator: ProxyProcess, client: str
 ) -> None:

@@ -62,7 +62,7 @@ def terminators(
 
 
 def each_client(*quick: str) -> pytest.MarkDecorator:
-    """Parametrize a test by all clients, of which ``make test`` takes ``quick``: each client in one of the two ways."""
+    """Parametrize a test by all clients, of which ``make test`` takes ``quick``."""
     marked = [pytest.param(each, marks=() if each in quick else pytest.mark.exhaustive) for each in CLIENTS]
     return pytest.mark.parametrize("client", marked)
 
@@ -85,7 +85,7 @@ def problems_of(
     return "\n".join(problem for problem in found if problem)
 
 
-@each_client("java", "librdkafka")
+@each_client("java")
 def test_a_client_is_served_or_refused_as_by_a_broker(
     secure_kafka: SecureKafka, observers: Mapping[Port, ProxyProcess], client: str
 ) -> None:

@@ -239,7 +239,8 @@ def test_a_broker_that_reads_nothing_ends_the_connection(broker: FakeBroker) -> 
         proxy.wait_for_log("the broker did not answer within upstream.reply_timeout = 5 s")
 
 
-@pytest.mark.parametrize("plane", ["native", pytest.param("python", marks=pytest.mark.exhaustive)])
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("plane", ["native", "python"])
 def test_a_client_that_leaves_while_the_broker_reads_nothing_is_noticed(broker: FakeBroker, plane: str) -> None:
     """Its end is behind requests that the proxy does not read, and the time for a reply is an hour by default."""
     received = 'headrace_bytes_total{direction="in",side="client"}'

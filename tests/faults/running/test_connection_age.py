@@ -152,6 +152,7 @@ def test_a_muted_client_stays_connected_until_the_end_of_its_mute(kafka: FirstBr
         assert proxy.metric(AGED) == 1
 
 
+@pytest.mark.exhaustive
 def test_a_reload_applies_to_connections_that_are_open(kafka: FirstBroker) -> None:
     with ProxyProcess(kafka.bootstrap_servers, arguments=JSON_LOG) as proxy, RawClient(proxy.port) as client:
         client.call(messages.METADATA, messages.METADATA_VERSION, messages.NO_TOPICS)

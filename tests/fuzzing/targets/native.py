@@ -113,7 +113,6 @@ class Relayed:
             "in_flight": [],
             "request_tail": b"",
             "produced": self._engine.produced,
-            "produced_ahead": False,
             "fetched": self._engine.fetched,
             "request_time": self._engine.time,
             "producer_ids": None,

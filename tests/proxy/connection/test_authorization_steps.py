@@ -65,6 +65,7 @@ async def test_a_long_request_is_denied_in_short_steps(
         assert calls.most < MOST_CALLS
 
 
+@pytest.mark.exhaustive
 async def test_a_long_request_is_split_and_its_reply_completed_in_short_steps(
     autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:

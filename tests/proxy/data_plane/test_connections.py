@@ -170,20 +170,6 @@ def test_a_credit_that_is_gone_when_a_request_has_arrived(engine: Any) -> None:
     assert writes.settle(0) == []
 
 
-def test_a_request_that_is_charged_ahead(engine: Any) -> None:
-    """It is charged once, when it begins; one beyond the credit is not forwarded."""
-    size = len(produced(1)) - 4
-    writes = Account(engine, 2 * size - 1)
-    with Wire(engine, produced=writes.number, produced_ahead=True) as wire:
-        wire.send_read("client", produced(1)[:50])
-        assert writes.settle(size - 1) == [size]
-        wire.send("client", produced(1)[50:] + produced(2))
-        rest = wire.returned()
-        assert (rest.reason, rest.asks_arrival, [row[7] for row in rest.in_flight]) == ("credit", False, [True])
-        assert rest.request_tail + wire.unread("client") == produced(2)
-    assert writes.settle(0) == []
-
-
 def test_a_reply_beyond_the_credit_returns_and_charges_nothing(engine: Any) -> None:
     reads, used = Account(engine), Account(engine, 1)
     with Wire(engine, fetched=reads.number, request_time=used.number) as wire:

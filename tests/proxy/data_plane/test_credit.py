@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 
 from headrace.proxy.data_plane.meters import MeterTable
 from headrace.quota_callbacks.api_keys import ApiKey
-from headrace.quota_callbacks.buckets import kinds
 from headrace.quota_callbacks.buckets.client_quotas import ClientQuotas
 from headrace.quota_callbacks.buckets.kinds import ProducerIdBucket, RateBucket
 from headrace.quota_callbacks.buckets.sampled_rate import Window
@@ -370,34 +369,6 @@ def test_a_long_wait_applies_to_ids_that_were_seen() -> None:
     begin = [(0, 0, [1], "produce", None), (1, 0, [1], "produce", None), (0, 0, [1], "produce", None)]
     flood = [(2, 0, [each], "produce", None) for each in range(2, 40)]
     assert play_ids(Window(samples=2), begin + flood + [(0, 0, [1], "produce", None)]) == 1
-
-
-@pytest.fixture
-def paced_credit(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Paced buckets of produced bytes have credit, which the product does not use for now."""
-    monkeypatch.setattr(kinds, "EXACT_WHEN_PACED", frozenset({QuotaKey.PRODUCER_BYTE_RATE}))
-
-
-@pytest.mark.usefixtures("paced_credit")
-def test_a_burst_is_charged_within_the_credit() -> None:
-    paced = limit(1000.0, EnforcementMode.PACED, False, 2.0, MAX_THROTTLE_MS)
-    script = [("native", 0, 100, None, 0)] * 30
-    assert play(BYTES, Window(), paced, script, 1) == 20
-    assert play(BYTES, Window(), paced, [("native", 0, 2001, None, 0), ("native", 0, 1, None, 0)], 1) == 0
-    assert play(TIME, Window(), paced, script, 1) == 0, "what is reserved is an average, which each reply changes"
-
-
-@pytest.mark.usefixtures("paced_credit")
-def test_a_paced_charge_counts_from_the_time_of_its_credit() -> None:
-    """The thread has read the clock before the credit was granted, when there was less."""
-    side = Side(BYTES, Window())
-    side.change(limit(1000.0, EnforcementMode.PACED, False, 1.0, MAX_THROTTLE_MS))
-    bucket = side.bucket()
-    assert bucket.charge_within_credit(1000, 10_000) is None
-    assert bucket.credit(10_000) == 0.0
-    assert bucket.credit(10_010) == 10.0
-    assert bucket.charge_within_credit(10, 10_005) is None
-    assert bucket.burst_left(1000.0, 10_010) == 0.0
 
 
 def test_a_credit_that_lasts() -> None:

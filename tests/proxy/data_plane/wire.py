@@ -61,7 +61,6 @@ class Wire:
             "in_flight": [],
             "request_tail": b"",
             "produced": None,
-            "produced_ahead": False,
             "fetched": None,
             "request_time": None,
             "producer_ids": None,

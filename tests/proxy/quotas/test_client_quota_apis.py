@@ -108,6 +108,7 @@ async def test_a_description_that_is_too_long_is_refused(two: tuple[Process, Pro
     assert "limits.max_collected_bytes = 10" in str(reply["error_message"])
 
 
+@pytest.mark.exhaustive
 async def test_of_many_alterations_one_is_worked_on_at_a_time(
     two: tuple[Process, Process], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -180,6 +180,7 @@ def test_of_two_forms_of_a_name_the_lowest_is_in_force_and_each_can_be_removed(v
     assert callbacks.known == {}
 
 
+@pytest.mark.exhaustive
 def test_many_forms_of_an_address_cost_no_more_than_few_and_can_all_be_removed() -> None:
     callbacks, definitions = defined()
     usual = QuotaEntity(ip="abcd:abcd:abcd:abcd:abcd:abcd:abcd:abcd")

@@ -92,6 +92,7 @@ def test_a_client_that_does_not_log_in_gets_a_hundred_answers(
         assert_no_traceback(proxy)
 
 
+@pytest.mark.exhaustive
 def test_bursts_of_accepted_clients_delay_others_by_little(
     security: Security, kafka: FirstBroker, clients: contextlib.ExitStack
 ) -> None:

@@ -88,6 +88,7 @@ def test_what_follows_the_login_of_another_user_is_not_taken_for_its_answer(
     assert ["user=alice" in line for line in adopted] == [False, True], "alice is the user of her own connection alone"
 
 
+@pytest.mark.exhaustive
 def test_an_administrator_whose_session_has_expired_changes_nothing(proxy: ProxyProcess) -> None:
     with RawClient(proxy.port, timeout_s=20) as client:
         client.send(login("alice"))

@@ -64,7 +64,13 @@ def ask_something(connection: WireConnection) -> None:
     assert connection.ask(ApiKey.METADATA, 12, {"topics": []})["brokers"]
 
 
-@pytest.mark.parametrize("addresses", [ONE_ADDRESS, MANY_ADDRESSES], ids=["one address", "many addresses"])
+@pytest.mark.parametrize(
+    "addresses",
+    [
+        pytest.param(ONE_ADDRESS, id="one address"),
+        pytest.param(MANY_ADDRESSES, id="many addresses", marks=pytest.mark.exhaustive),
+    ],
+)
 def test_invented_tokens_are_asked_of_no_broker(
     secure_kafka: SecureKafka, proxy: ProxyProcess, addresses: tuple[str, ...]
 ) -> None:
