@@ -10,8 +10,8 @@ import functools
 import math
 from typing import TYPE_CHECKING, Any, Final, Self
 
-from headrace.quota_callbacks.builtin.request_percentage import PERCENT_PER_NS
 from headrace.quota_callbacks.entities import DEFAULT, EntityName, QuotaKey
+from headrace.quota_callbacks.requests import PERCENT_PER_NS
 from testbed.kafka.jvm import kafka_classes, start_jvm
 from tests.quota_callbacks.our_quotas import FREE, KEY_OF, Op, Outcome
 

@@ -15,10 +15,10 @@ from headrace.config.loading import load_quotas
 from headrace.plugins.usage_records.plugin import UsageRecords
 from headrace.quota_callbacks.api_keys import ApiKey
 from headrace.quota_callbacks.buckets.kinds import RateBucket
-from headrace.quota_callbacks.builtin.request_percentage import PERCENT_PER_NS
 from headrace.quota_callbacks.entities import QuotaEntity, QuotaKey
 from headrace.quota_callbacks.hookspecs import HOOK_VERSION, PluginContext, hookimpl
 from headrace.quota_callbacks.policies import EnforcementMode, Quota, QuotaPolicy
+from headrace.quota_callbacks.requests import PERCENT_PER_NS
 from tests.proxy.connection.test_producer_ids import produce
 from tests.proxy.mutation_script import create, created
 from tests.proxy.playbook import open_book, read_reply, reply, request

@@ -16,11 +16,10 @@ from headrace.quota_callbacks.buckets.kinds import ProducerIdBucket, RateBucket
 from headrace.quota_callbacks.buckets.sampled_rate import Window
 from headrace.quota_callbacks.builtin.byte_rate import ByteRate
 from headrace.quota_callbacks.builtin.producer_ids import ProducerIds
-from headrace.quota_callbacks.builtin.request_percentage import PERCENT_PER_NS
 from headrace.quota_callbacks.entities import QuotaKey
 from headrace.quota_callbacks.hookspecs import PluginContext
 from headrace.quota_callbacks.policies import EnforcementMode, Limit, QuotaPolicy
-from headrace.quota_callbacks.requests import Address, Connection, Request
+from headrace.quota_callbacks.requests import PERCENT_PER_NS, Address, Connection, Request
 from headrace.quota_callbacks.verdicts import MAX_THROTTLE_MS
 
 if TYPE_CHECKING:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from headrace.quota_callbacks.buckets.sampled_rate import Window
-from headrace.quota_callbacks.builtin.request_percentage import PERCENT_PER_NS, PRODUCE, RequestPercentage
+from headrace.quota_callbacks.builtin.request_percentage import PRODUCE, RequestPercentage
 from headrace.quota_callbacks.entities import QuotaKey
 from headrace.quota_callbacks.hookspecs import PluginContext
-from headrace.quota_callbacks.requests import Address, Connection, Request
+from headrace.quota_callbacks.requests import PERCENT_PER_NS, Address, Connection, Request
 from tests.quota_callbacks.our_quotas import Op, OurQuotas
 
 KEY = QuotaKey.REQUEST_PERCENTAGE
