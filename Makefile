@@ -34,7 +34,7 @@ PIN := $(BIN)/uv pip compile --quiet --universal --python-version 3.11.5 --gener
 
 help:
 	@echo "make demo    three real brokers, the proxy and four clients, for about 30 s (DEMO=--keep leaves it running)"
-	@echo "make test    lint, types, import contracts and the quick form of all tests, in some 13 minutes"
+	@echo "make test    lint, types, import contracts and the quick form of all tests, in some ten minutes"
 	@echo "make test-all    make test, the exhaustive and the long tests, and the audit: several hours"
 	@echo "make lint | types | imports | unit    a part of make test (make unit TESTS=tests/proxy/wire for some tests)"
 	@echo "make exhaustive | soak    a part of the rest (docs/contributing.md describes each)"

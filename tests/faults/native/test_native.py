@@ -229,17 +229,6 @@ def test_spliced_bytes_are_counted_while_a_connection_is_native(proxy: ProxyProc
 
 
 @pytest.mark.exhaustive
-def test_a_broker_that_reads_nothing_ends_the_connection(broker: FakeBroker) -> None:
-    config = '[upstream]\nreply_timeout = "5s"\n'
-    with proxy_of(broker.address, config) as proxy, RawClient(proxy.port, client_id="deaf") as client:
-        become_native(proxy, client)
-        large = messages.heartbeat_body() + bytes(50 * 2**20)  # more than the systems' buffers take
-        with pytest.raises(ConnectionError):
-            client.request(messages.HEARTBEAT, 1, large)
-        proxy.wait_for_log("the broker did not answer within upstream.reply_timeout = 5 s")
-
-
-@pytest.mark.exhaustive
 @pytest.mark.parametrize("plane", ["native", "python"])
 def test_a_client_that_leaves_while_the_broker_reads_nothing_is_noticed(broker: FakeBroker, plane: str) -> None:
     """Its end is behind requests that the proxy does not read, and the time for a reply is an hour by default."""
