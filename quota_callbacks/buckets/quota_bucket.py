@@ -15,6 +15,7 @@ from headrace.quota_callbacks.buckets.sampled_rate import SampledRate, Window
 from headrace.quota_callbacks.buckets.throttle_times import METRICS_WINDOW, ThrottleTimes
 from headrace.quota_callbacks.buckets.timeline import Timeline
 from headrace.quota_callbacks.buckets.waiting import NEVER, Wait
+from headrace.quota_callbacks.entities import ANONYMOUS, USER
 from headrace.quota_callbacks.policies import KAFKA_POLICY, EnforcementMode, NewConnections
 from headrace.quota_callbacks.verdicts import Reason, Throttle
 
@@ -109,6 +110,10 @@ class QuotaBucket(ABC):
     def tags(self) -> dict[str, str]:
         """The metric tags of the bucket."""
         return dict(self._tags)
+
+    def is_of(self, user: str) -> bool:
+        """Return whether the bucket is for ``user``, who has authenticated, so that no other client can name it."""
+        return user != ANONYMOUS and (USER, user) in self._tags
 
     @property
     def name(self) -> tuple[str, Tags]:

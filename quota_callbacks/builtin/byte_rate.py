@@ -6,7 +6,10 @@ ShareFetch are charged when the head of the reply has been read: 4 bytes and the
 empty reply, whereas the proxy forwards the fetched records.
 
 A paced quota holds the request until its reserved time. A Fetch reserves the size of the connection's previous reply
-(or the entity's average), and the difference is settled when the reply arrives.
+(or the entity's average), and the difference is settled when the reply arrives. A Produce request that has arrived
+reserves its size. Of one that has not, the size is a claim, for which others would wait: it is reserved if the quota is
+for an authenticated user, whom no other client can name; otherwise as far as the connection's previous one had it, and
+the difference is settled when it has arrived.
 """
 
 from __future__ import annotations
@@ -16,7 +19,7 @@ from typing import TYPE_CHECKING, ClassVar, Final
 from headrace.quota_callbacks.api_keys import ApiKey
 from headrace.quota_callbacks.buckets.kinds import RateBucket
 from headrace.quota_callbacks.builtin.bucket_callback import BucketCallback
-from headrace.quota_callbacks.builtin.reservations import give_back, reserve, settle, take_reservation
+from headrace.quota_callbacks.builtin.reservations import give_back, reserve, reserved, settle, take_reservation
 from headrace.quota_callbacks.entities import QuotaKey
 from headrace.quota_callbacks.hookspecs import hookimpl
 from headrace.quota_callbacks.relay_terms import RelayTerms
@@ -42,11 +45,14 @@ class ByteRate(BucketCallback):
     def __init__(self) -> None:
         super().__init__()
         self._produced: object = PRODUCED
+        self._produced_before: object = (PRODUCED, PRODUCE)
+        """Under which the connection's cache has the size of its last Produce request that arrived after its head."""
         self._fetched: object = FETCHED
 
     def _charge_to(self, quotas: BucketSource) -> None:
         super()._charge_to(quotas)
         self._produced, self._fetched = quotas.slot(PRODUCED), quotas.slot(FETCHED)
+        self._produced_before = (self._produced, PRODUCE)
 
     @hookimpl
     def request_interest(self) -> tuple[Interest, ...]:
@@ -61,9 +67,7 @@ class ByteRate(BucketCallback):
             if bucket is None:
                 return None
             if bucket.paced:
-                verdict = reserve(request, self._produced, bucket, request.request_bytes, now_ms, exact=True)
-                bucket.record(request.request_bytes, now_ms)
-                return verdict
+                return self._reserve_produced(request, bucket, now_ms)
             if now_ms < bucket.gate_ms and (verdict := self._quotas.wait(request, self._produced, bucket, now_ms)):
                 return verdict
             return bucket.charge(request.request_bytes, now_ms) if request.arrived else None
@@ -97,10 +101,16 @@ class ByteRate(BucketCallback):
     def request_arrived(self, request: Request, now_ms: int) -> Throttle | None:
         """Charge a Produce request that was incomplete in `request_received`, so that bytes which the client announced
         but never sent are not charged."""
-        if request.api_key != PRODUCE or (request.notes is not None and self._produced in request.notes):
+        if request.api_key != PRODUCE:
             return None
+        if request.notes is not None and self._produced in request.notes:
+            if reserved(request, self._produced) == request.request_bytes:
+                return None
+            request.connection.cache[self._produced_before] = request.request_bytes
+            if settle(request, self._produced, request.request_bytes, now_ms):
+                return None
         bucket = self._quotas.bucket_for(request, PRODUCED, RateBucket)
-        return None if bucket is None else bucket.charge(request.request_bytes, now_ms)
+        return None if bucket is None else bucket.charge_forwarded(request.request_bytes, now_ms)
 
     @hookimpl
     def response_received(self, request: Request, now_ms: int) -> Throttle | None:
@@ -114,6 +124,15 @@ class ByteRate(BucketCallback):
         bucket = self._quotas.bucket_for(request, FETCHED, RateBucket)
         return None if bucket is None else bucket.charge(fetched, now_ms)
 
+    def _reserve_produced(self, request: Request, bucket: RateBucket, now_ms: int) -> Throttle | None:
+        amount = request.request_bytes
+        if request.notes is None or self._produced not in request.notes:  # otherwise it asks again
+            if not (request.arrived or bucket.is_of(request.connection.user)):
+                amount = min(amount, request.connection.cache.pop(self._produced_before, 0))
+            if amount == request.request_bytes:
+                bucket.record(amount, now_ms)
+        return reserve(request, self._produced, bucket, amount, now_ms)
+
     def _undo(self, request: Request, now_ms: int) -> None:
         """Give back what was reserved for a Fetch without a reply, or charged for the part of a Produce request that
         was not forwarded; charge the part that was, if it was not charged yet."""
@@ -123,9 +142,14 @@ class ByteRate(BucketCallback):
         lost = request.request_bytes if request.forwarded_s is None else request.missing_bytes
         reservation = take_reservation(request, self._produced)
         if reservation is not None:
-            reserved_in, _ = reservation
-            reserved_in.correct(-lost, now_ms)
-            reserved_in.take_back(lost, int(request.received_s * 1000), now_ms)
+            reserved_in, amount = reservation
+            if amount == request.request_bytes:
+                reserved_in.correct(-lost, now_ms)
+                reserved_in.take_back(lost, int(request.received_s * 1000), now_ms)
+            elif request.forwarded_s is None:
+                reserved_in.correct(-amount, now_ms)
+            else:
+                reserved_in.settle(request.request_bytes - lost, amount, now_ms)
         elif (bucket := self._quotas.bucket_for(request, PRODUCED, RateBucket)) is None:
             return
         elif not request.arrived and request.forwarded_s is not None:

@@ -3,8 +3,9 @@
 Requests of newer versions get error 89 for each topic that exceeds the quota (*strict*: topics are admitted in the
 order of the request while the bucket is not overdrawn). Requests of older versions are forwarded, and the channel is
 muted until the bucket is no longer overdrawn (*permissive*). ValidateOnly requests are exempt. Tokens for topics that
-the broker or another plugin refuses are given back. If several entities have this quota, such as a user and its team, a
-topic that one of them refuses is not charged to the others.
+the broker or another plugin refuses are given back, but not after an error that leaves it open whether the topic was
+changed. If several entities have this quota, such as a user and its team, a topic that one of them refuses is not
+charged to the others.
 
 A Metadata request that would create topics is charged to the same bucket, which removes the KIP's known limitation. If
 it exceeds the quota, it is forwarded without its auto-creation flag; versions 0 to 3, which lack the flag, are
@@ -24,6 +25,7 @@ from headrace.quota_callbacks.api_keys import ApiKey
 from headrace.quota_callbacks.buckets.kinds import MutationBucket
 from headrace.quota_callbacks.builtin.bucket_callback import BucketCallback
 from headrace.quota_callbacks.entities import QuotaKey
+from headrace.quota_callbacks.error_codes import ErrorCode
 from headrace.quota_callbacks.hookspecs import hookimpl
 from headrace.quota_callbacks.requests import Detail, Interest
 from headrace.quota_callbacks.verdicts import THROTTLING_QUOTA_EXCEEDED, Refuse, Throttle
@@ -37,6 +39,11 @@ if TYPE_CHECKING:
     from headrace.quota_callbacks.verdicts import Verdict
 
 KEY: Final = QuotaKey.CONTROLLER_MUTATION_RATE
+UNCHANGED: Final = frozenset(
+    code.value for code in ErrorCode if code not in {ErrorCode.REQUEST_TIMED_OUT, ErrorCode.UNKNOWN_SERVER_ERROR}
+) - {ErrorCode.NONE.value}
+"""The errors after which a topic is as before. A request that timed out may still be carried out: a broker with
+ZooKeeper answers so to one whose time-out is 0."""
 METADATA: Final = ApiKey.METADATA.value
 STRICT_FROM: Final = {
     ApiKey.CREATE_TOPICS.value: 6,
@@ -118,7 +125,7 @@ class ControllerMutation(BucketCallback):
             return None
         bucket, mutations, held = charge
         errors = request.topic_errors or {}
-        refused = sum(each.partitions for each in mutations if errors.get(each.topic, 0))
+        refused = sum(each.partitions for each in mutations if errors.get(each.topic, 0) in UNCHANGED)
         if held or refused:
             _give_back(bucket, refused, now_ms, held=held)
         return bucket.throttle(now_ms) if not held and request.api_version < STRICT_FROM[request.api_key] else None

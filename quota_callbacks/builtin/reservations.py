@@ -15,13 +15,11 @@ if TYPE_CHECKING:
     from headrace.quota_callbacks.verdicts import Throttle
 
 
-def reserve(
-    request: Request, slot: object, bucket: RateBucket, amount: float, now_ms: int, *, exact: bool = False
-) -> Throttle | None:
+def reserve(request: Request, slot: object, bucket: RateBucket, amount: float, now_ms: int) -> Throttle | None:
     """Reserve ``amount`` in ``bucket`` for ``request``; return how long to hold it.
 
-    Unless all amounts of the bucket are ``exact``, the callback is asked again at the end of the hold, and calls this
-    again: the request is then held for longer if those before it have cost more than they had reserved.
+    The callback is asked again at the end of the hold, and calls this again: the request is then held for longer if
+    those before it have cost more than they had reserved.
     """
     if request.notes is None:
         request.notes = {}
@@ -31,7 +29,7 @@ def reserve(
     settled = bucket.settled()
     verdict = bucket.reserve(amount, now_ms)
     request.notes[slot] = (bucket, amount, settled)
-    return verdict if exact or verdict is None else replace(verdict, ask_again=True)
+    return None if verdict is None else replace(verdict, ask_again=True)
 
 
 def _held_for_longer(
@@ -44,6 +42,12 @@ def _held_for_longer(
     if verdict is not None:
         request.notes[slot] = (bucket, amount, bucket.settled())
     return verdict
+
+
+def reserved(request: Request, slot: object) -> float:
+    """Return the amount of the reservation of ``request``; 0 if it has none."""
+    kept: tuple[RateBucket, float, float] | None = None if request.notes is None else request.notes.get(slot)
+    return 0.0 if kept is None else kept[1]
 
 
 def settle(request: Request, slot: object, amount: float, now_ms: int) -> bool:

@@ -119,21 +119,49 @@ async def test_also_if_its_batches_are_read(acks: int, autojump_clock: MockClock
         assert bucket.observed(int(trio.current_time() * 1000)) * 10 == 20_000
 
 
-async def test_paced_gives_back_the_place_of_what_did_not_come(autojump_clock: MockClock) -> None:
-    async with open_book(quotas=[(QuotaKey.PRODUCER_BYTE_RATE, QuotaEntity(client_id="c"), PACED)]) as book:
+@pytest.mark.parametrize("user", ["alice", "ANONYMOUS"])
+async def test_paced_counts_what_came(user: str, autojump_clock: MockClock) -> None:
+    """The announced size is reserved in a quota of the user, who has authenticated, and not in one of a client id."""
+    entity = QuotaEntity(client_id="c") if user == "ANONYMOUS" else QuotaEntity(user="alice")
+    async with open_book(quotas=[(QuotaKey.PRODUCER_BYTE_RATE, entity, PACED)]) as book:
+        book.connection.info.user = user
         await book.client.sends(produce(1)[:20_004])
+        await book.upstream.wait_for_dial(1)
+        await trio.testing.wait_all_tasks_blocked()
+        quotas = book.shared.hooks.quotas
+        assert quotas is not None
+        bucket = quotas.bucket(QuotaKey.PRODUCER_BYTE_RATE, user, "c")
+        assert bucket is not None
+        now_ms = int(trio.current_time() * 1000)
+        assert (bucket.burst_left(1000, now_ms) < 0) == (user == "alice")
+        book.client.socket.close()
+        await trio.testing.wait_all_tasks_blocked()
+        assert bucket.burst_left(1000, now_ms) == bucket.burst(1000) - 20_000
+        assert bucket.observed(now_ms) * 10 == 20_000
+
+
+async def test_paced_reserves_the_size_of_the_request_before(autojump_clock: MockClock) -> None:
+    """Of a request that has not arrived; once, until the next one has arrived."""
+    async with open_book(quotas=[(QuotaKey.PRODUCER_BYTE_RATE, QuotaEntity(client_id="c"), PACED)]) as book:
+        frame = produce(1)
+        await book.client.sends(frame[:100])
         await book.upstream.wait_for_dial(1)
         await trio.testing.wait_all_tasks_blocked()
         quotas = book.shared.hooks.quotas
         assert quotas is not None
         bucket = quotas.bucket(QuotaKey.PRODUCER_BYTE_RATE, "ANONYMOUS", "c")
         assert bucket is not None
-        now_ms = int(trio.current_time() * 1000)
-        assert bucket.burst_left(1000, now_ms) < 0
-        book.client.socket.close()
+        assert bucket.burst_left(1000, int(trio.current_time() * 1000)) == bucket.burst(1000)
+        await book.client.sends(frame[100:])
+        await book.broker.receives()
         await trio.testing.wait_all_tasks_blocked()
-        assert bucket.burst_left(1000, now_ms) == bucket.burst(1000) - 20_000
-        assert bucket.observed(now_ms) * 10 == 20_000
+        owed = bucket.burst(1000) - bucket.burst_left(1000, int(trio.current_time() * 1000))
+        assert owed == len(frame) - 4
+        await trio.sleep(owed / 1000)
+        await book.client.sends(produce(2)[:100])
+        await trio.testing.wait_all_tasks_blocked()
+        now_ms = int(trio.current_time() * 1000)
+        assert bucket.burst(1000) - bucket.burst_left(1000, now_ms) == pytest.approx(len(frame) - 4, abs=10)
 
 
 async def test_what_was_never_sent_is_given_back(autojump_clock: MockClock) -> None:

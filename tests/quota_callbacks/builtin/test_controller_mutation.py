@@ -8,6 +8,7 @@ from headrace.quota_callbacks.buckets.kinds import MutationBucket
 from headrace.quota_callbacks.buckets.sampled_rate import Window
 from headrace.quota_callbacks.builtin.controller_mutation import ControllerMutation
 from headrace.quota_callbacks.entities import QuotaKey
+from headrace.quota_callbacks.error_codes import ErrorCode
 from headrace.quota_callbacks.hookspecs import PluginContext
 from headrace.quota_callbacks.requests import Address, Connection, Request, TopicMutation
 from headrace.quota_callbacks.verdicts import THROTTLING_QUOTA_EXCEEDED, Refuse
@@ -185,6 +186,18 @@ def test_what_the_broker_refused_is_given_back() -> None:
     request.topic_errors = {"a": 36}
     rig.callback.response_received(request, 0)
     assert mutations(rig.quotas).tokens(0) == 20
+
+
+@pytest.mark.parametrize("error", [ErrorCode.REQUEST_TIMED_OUT, ErrorCode.UNKNOWN_SERVER_ERROR])
+def test_what_may_have_been_done_is_not_given_back(error: ErrorCode) -> None:
+    rig = Callback(2)
+    assert rig.permissive_ms(rig.request(DELETE_TOPICS, 4, {"a": 30, "b": 30}), {"b": error}) == 20_000
+    rig = Callback(2)
+    request = rig.request(CREATE_TOPICS, 7, {"a": 30})
+    assert rig.callback.request_received(request, 0) is None
+    request.topic_errors = {"a": error}
+    rig.callback.response_received(request, 0)
+    assert mutations(rig.quotas).tokens(0) == -10
 
 
 def test_validate_only_is_exempt_and_a_topic_without_cost_always_admitted() -> None:

@@ -228,6 +228,47 @@ def test_paced(found: list[Cheat], honest: tuple[int, int]) -> None:
     assert passed_of(world, HONEST) == passed_of(alone, HONEST)
 
 
+@pytest.mark.parametrize(
+    "policy", [KAFKA_POLICY, QuotaPolicy(mode=EnforcementMode.PACED, burst_s=1.0)], ids=["kafka", "paced"]
+)
+def test_what_others_announce_in_the_name_of_a_client_does_not_delay_it(policy: QuotaPolicy) -> None:
+    """Each second, an accepted client of another user names its client id and sends 40 bytes of 10 MB."""
+    alone, beside = answered(policy, announces=False), answered(policy, announces=True)
+    assert alone > 100
+    assert beside >= 0.9 * alone
+
+
+def answered(policy: QuotaPolicy, *, announces: bool) -> int:
+    """Return how many requests of 100 bytes, one every half second, were answered in a minute."""
+
+    async def run() -> int:
+        async with open_world(policy) as world:
+            replies: list[int] = []
+            link = Link(world, HONEST)
+
+            def send() -> None:
+                link.send(PRODUCE, 100, on_reply=lambda _throttle_ms: world.at(replied() + 500, send))
+
+            def replied() -> int:
+                replies.append(world.now_ms)
+                return world.now_ms
+
+            def announce() -> None:
+                other = Link(world, HONEST)
+                other.state.info.user = "mallory"
+                other.send(PRODUCE, 10_000_000, sends=40)
+                world.at(world.now_ms + 2500, other.close)
+                world.at(world.now_ms + 1000, announce)
+
+            send()
+            if announces:
+                announce()
+            world.run(world.now_ms + 60_000)
+            return len(replies)
+
+    return trio.run(run)
+
+
 def passed_of(world: World, client_id: str) -> list[tuple[int, float]]:
     """Return the times and amounts of a client's requests."""
     return [(each.at_ms, each.amount) for each in world.passed if each.client_id == client_id]

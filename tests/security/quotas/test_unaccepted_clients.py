@@ -13,7 +13,9 @@ import pytest
 
 from tests.clients.fronts import Front, eventually, unique
 from tests.faults import messages
+from tests.faults.metrics import series
 from tests.faults.raw_client import ConnectionEndedError, RawClient
+from tests.faults.waiting import wait_until
 from tests.security.topics import create_topic
 from tests.shared_cluster import LISTENER, SECRETS
 
@@ -30,6 +32,12 @@ entity = { client-id = "<default>" }
 producer_byte_rate = 100000
 controller_mutation_rate = 1.0
 request_percentage = 50.0
+"""
+PACED: Final = """
+[[quotas]]
+entity = { client-id = "<default>" }
+producer_byte_rate = 100000
+enforcement = "paced"
 """
 REQUEST_BYTES: Final = 50_000
 BYTES_PER_S: Final = 100_000
@@ -178,16 +186,39 @@ def assert_names_the_proxy(front: Front, reply: bytes) -> None:
 def test_a_promised_produce_is_charged_to_nobody(front: Front, topic: str, sasl: bool) -> None:
     """A head of some 30 bytes that promises 10 MiB, of connections that never send the rest."""
     victim = unique("victim")
-    head = struct.pack(">ihhi", PROMISED_BYTES, messages.PRODUCE, 7, 1) + messages.string(victim)
-    head += struct.pack(">hhi", -1, 1, 30_000)
     with contextlib.ExitStack() as stack:
         for _ in range(3):
             attacker = stack.enter_context(RawClient(front.proxy.port, client_id=victim))
             if sasl:
                 log_in(attacker)
-            attacker.send(head)
+            attacker.send(promise(victim))
         assert_unharmed(front, topic, victim, sasl=sasl)
     assert_unharmed(front, topic, victim, sasl=sasl)
+
+
+def promise(client_id: str) -> bytes:
+    """The head of a Produce request."""
+    head = struct.pack(">ihhi", PROMISED_BYTES, messages.PRODUCE, 7, 1) + messages.string(client_id)
+    return head + struct.pack(">hhi", -1, 1, 30_000)
+
+
+def test_a_promised_produce_has_no_place_in_a_paced_quota(security: Security, kafka: FirstBroker, topic: str) -> None:
+    """Of clients that brokers serve, and that name another client's id; others would wait for five minutes."""
+    victim = unique("victim")
+    with (
+        security.proxy(kafka.bootstrap_servers, config=PACED) as proxy,
+        contextlib.ExitStack() as stack,
+        RawClient(proxy.port, client_id=victim) as client,
+    ):
+        for _ in range(3):
+            attacker = stack.enter_context(RawClient(proxy.port, client_id=victim))
+            attacker.call(messages.METADATA, 1, messages.NO_TOPICS)
+            attacker.send(promise(victim))
+        wait_until(lambda: series(proxy, 'headrace_requests_total{api="Produce"}') >= 3, "the proxy has read the heads")
+        client.send(produce(topic, victim, 1000, 100))
+        assert client.reply()[0] == 100
+        page = json.loads(proxy.get(f"/decisions?client_id={victim}")[1])
+        assert page["decisions"] == []
 
 
 def test_create_topics_without_a_log_in_costs_nobody(sasl_front: Front, topic: str) -> None:
