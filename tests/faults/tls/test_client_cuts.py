@@ -172,7 +172,6 @@ def scene(authority: Authority) -> Iterator[Scene]:
         yield Scene(proxy, broker, authority)
 
 
-@pytest.mark.exhaustive
 @pytest.mark.parametrize("version", VERSIONS, ids=lambda version: version.name)
 def test_faults_at_some_bytes(scene: Scene, version: ssl.TLSVersion, rng: random.Random) -> None:
     context = scene.context(version)
