@@ -5,6 +5,7 @@ from __future__ import annotations
 import socket
 import ssl
 from contextlib import asynccontextmanager, suppress
+from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
 import trio
@@ -28,8 +29,9 @@ rustls_sides: set[str] = set()
 """The sides, of ``client`` and ``server``, whose TLS is computed by rustls; set by the fixture ``libraries``."""
 
 
-def listening(certificate: Certificate, **settings: object) -> TlsContext:
-    tls = ListenTls.model_validate({"certificate_file": str(certificate.keystore_file), **settings})
+def listening(certificate: Certificate | Path, **settings: object) -> TlsContext:
+    file = certificate if isinstance(certificate, Path) else certificate.keystore_file
+    tls = ListenTls.model_validate({"certificate_file": str(file), **settings})
     return _by_library(server_context(tls, "listen.tls", lambda name: name != "nobody.example.com"), "server")
 
 
