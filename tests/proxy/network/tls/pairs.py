@@ -43,7 +43,7 @@ def connecting(authority: Authority, **settings: object) -> TlsContext:
 def _by_library(context: TlsContext, side: str) -> TlsContext:
     if side in rustls_sides:
         context.prefer_rustls()
-        assert context.rustls is not None
+        assert context.uses_rustls
     return context
 
 
@@ -112,7 +112,7 @@ async def read(sock: EitherSocket, count: int, most: int = 65536) -> bytes:
 def without_tls_1_3(context: TlsContext) -> TlsContext:
     """Let a context have TLS 1.2 alone, and return it."""
     context.current.maximum_version = ssl.TLSVersion.TLSv1_2
-    if context.rustls is not None:
+    if context.uses_rustls:
         context.prefer_rustls()
     return context
 
