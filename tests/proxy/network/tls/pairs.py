@@ -32,15 +32,15 @@ rustls_sides: set[str] = set()
 def listening(certificate: Certificate | Path, **settings: object) -> TlsContext:
     file = certificate if isinstance(certificate, Path) else certificate.keystore_file
     tls = ListenTls.model_validate({"certificate_file": str(file), **settings})
-    return _by_library(server_context(tls, "listen.tls", lambda name: name != "nobody.example.com"), "server")
+    return by_library(server_context(tls, "listen.tls", lambda name: name != "nobody.example.com"), "server")
 
 
 def connecting(authority: Authority, **settings: object) -> TlsContext:
     tls = UpstreamTls.model_validate({"enabled": True, "ca_file": str(authority.ca_file), **settings})
-    return _by_library(client_context(tls, "upstream.tls"), "client")
+    return by_library(client_context(tls, "upstream.tls"), "client")
 
 
-def _by_library(context: TlsContext, side: str) -> TlsContext:
+def by_library(context: TlsContext, side: str) -> TlsContext:
     if side in rustls_sides:
         context.prefer_rustls()
         assert context.uses_rustls
