@@ -131,3 +131,18 @@ fn a_host_name_that_is_not_accepted_is_named_by_the_alert() {
     assert_eq!(pair.0.failure(), Some(&Failure::Reason(String::from("TLSV1_ALERT_UNRECOGNIZED_NAME"))));
     assert_eq!(pair.1.failure(), Some(&Failure::Reason(String::from("CALLBACK_FAILED"))));
 }
+
+#[test]
+fn a_handshake_without_an_end_is_limited() {
+    let (_, mut server) = sessions("TLS_AES_128_GCM_SHA256", "localhost");
+    let hello_of_60_000_bytes = [1, 0, 0xea, 0x60].into_iter().chain(std::iter::repeat(0)).take(60_000);
+    let records: Vec<u8> = hello_of_60_000_bytes.flat_map(|byte| [22, 3, 1, 0, 1, byte]).collect();
+    for (at, piece) in records.chunks(16 * 1024).enumerate() {
+        assert_eq!(server.failure(), None);
+        server.feed(piece, &mut []);
+        if (at + 1) * 16 * 1024 > 100 * 1024 {
+            break;
+        }
+    }
+    assert_eq!(server.failure(), Some(&Failure::Reason(String::from("EXCESSIVE_HANDSHAKE_SIZE"))));
+}

@@ -20,6 +20,8 @@ HTTP servers refuse headers of more than 8 to 16 KiB."""
 _TOKEN_AUTHENTICATION: Final = "tokenauth"  # noqa: S105 -- ``ScramLoginModule.TOKEN_AUTH_CONFIG``
 _BEARER: Final = re.compile(r"bearer +(\S+)", re.IGNORECASE)
 _SEPARATOR: Final = "\x01"
+_JAVA_WHITESPACE: Final = "".join(map(chr, range(0x21)))
+"""The characters that ``String.trim`` removes."""
 
 
 def plain_name(message: bytes) -> str | None:
@@ -67,6 +69,9 @@ def oauth_name(message: bytes, claim: str) -> str | None:
 
     The token is not verified. None if it is not a signed or unsecured JWT, for instance an opaque token, or if the
     claim is not a string. The last of equal keys is used. Source: ``OAuthBearerClientInitialResponse``.
+
+    White space at the ends is removed from the claim of a signed token (``ClaimValidationUtils.validateSubject``), but
+    not of an unsecured one, which has an empty signature (``OAuthBearerUnsecuredJws``).
     """
     if len(message) > MAX_JWT_CHARACTERS:
         return None
@@ -82,7 +87,9 @@ def oauth_name(message: bytes, claim: str) -> str | None:
     except (ValueError, RecursionError):
         return None
     name = payload.get(claim) if isinstance(payload, dict) else None
-    return _name(name) if isinstance(name, str) else None
+    if not isinstance(name, str):
+        return None
+    return _name(name.strip(_JAVA_WHITESPACE) if parts[2] else name)
 
 
 def _name(name: str) -> str | None:

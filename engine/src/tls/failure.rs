@@ -50,6 +50,7 @@ fn of_error(error: &Error) -> String {
         Error::InvalidMessage(InvalidMessage::UnknownProtocolVersion | InvalidMessage::InvalidContentType) => {
             "WRONG_VERSION_NUMBER"
         }
+        Error::InvalidMessage(InvalidMessage::HandshakePayloadTooLarge) => "EXCESSIVE_MESSAGE_SIZE",
         Error::PeerMisbehaved(PeerMisbehaved::ServerNameMustContainOneHostName) => "CALLBACK_FAILED",
         Error::PeerMisbehaved(PeerMisbehaved::TooManyEmptyFragments) => "RECORD_TOO_SMALL",
         Error::PeerMisbehaved(PeerMisbehaved::TooManyWarningAlertsReceived) => "TOO_MANY_WARN_ALERTS",

@@ -1,5 +1,5 @@
-//! What a peer makes this side compute without sending data: `headrace.proxy.network.tls.records.PeerLimits`, which has
-//! the same numbers.
+//! What a peer makes this side compute without sending data: after the handshake as
+//! `headrace.proxy.network.tls.records.PeerLimits`, which has the same numbers.
 
 /// Length of the header of a record: type, version and length.
 pub const HEADER_BYTES: usize = 5;
@@ -9,6 +9,10 @@ const MAX_ANSWER_BYTES: usize = 4 * 1024;
 const MAX_EMPTY_RECORDS: usize = 64;
 const MAX_EMPTY_BYTES: usize = 32 * 1024;
 const BYTES_PER_DATA_BYTE: usize = 4;
+
+/// The most bytes that a peer may send until the handshake is complete: as many as OpenSSL permits for a chain of
+/// certificates, or for the names of the authorities that a broker trusts (`SSL_MAX_CERT_LIST_DEFAULT`).
+pub const MAX_HANDSHAKE_BYTES: u64 = 100 * 1024;
 
 /// A limit that a peer has exceeded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

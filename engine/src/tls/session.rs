@@ -14,7 +14,7 @@ use rustls::{ClientConfig, CommonState, Error, HandshakeKind, ServerConfig};
 
 use crate::tls::config::{Asked, take_asked};
 use crate::tls::failure::Failure;
-use crate::tls::limits::{Excess, Limits, complete_records};
+use crate::tls::limits::{Excess, Limits, MAX_HANDSHAKE_BYTES, complete_records};
 
 /// The most bytes of a read, and of one call of `encrypt`.
 pub const PIECE_BYTES: usize = 64 * 1024;
@@ -244,7 +244,8 @@ impl Session {
     /// `out`, as far as it has room. What is not decrypted is kept.
     pub fn decrypt(&mut self, bytes: &mut [u8], added: usize, out: &mut [u8]) -> usize {
         self.received += added as u64;
-        let begun = complete_records(bytes);
+        let is_of_handshake = self.is_handshaking();
+        let begun = if is_of_handshake { 0 } else { complete_records(bytes) };
         let run = self.run(bytes, out, Write::Nothing, true);
         let rest = bytes.get(run.consumed..).unwrap_or_default();
         self.incoming.clear();
@@ -252,6 +253,12 @@ impl Session {
             self.incoming = Vec::new();
         } else {
             self.incoming.extend_from_slice(rest);
+        }
+        if is_of_handshake {
+            if self.is_handshaking() && self.received > MAX_HANDSHAKE_BYTES {
+                self.failure.get_or_insert(Failure::Reason(String::from("EXCESSIVE_HANDSHAKE_SIZE")));
+            }
+            return run.written;
         }
         let begun = begun - complete_records(&self.incoming).min(begun);
         if let Some(excess) = self.limits.count(begun, run.records, run.consumed, run.data, self.received) {

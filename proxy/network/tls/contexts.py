@@ -78,8 +78,11 @@ class TlsContext:
         self._failed: str | None = None
         self._warned_on: date | None = None
         self.rustls: TlsConfig | None = None
-        """The configuration for new handshakes by rustls, with the same meaning as ``current``; ``None``: OpenSSL does
-        them."""
+        """The configuration for handshakes by rustls, with the same meaning as ``current``. Where the newest settings
+        cannot be expressed for it, the last that could, for connections that began with them; ``None``: there was none.
+        """
+        self.uses_rustls = False
+        """Whether rustls does the handshakes of new connections; otherwise OpenSSL."""
         self._prefers_rustls = False
         self.current, self.identity, self._create_rustls = create()
         """The context for new handshakes, and the proxy's own certificate, if it has one."""
@@ -88,12 +91,19 @@ class TlsContext:
         """Let rustls do the next handshakes, for the native data plane. If the settings cannot be expressed for it, log
         why, and go on with OpenSSL."""
         self._prefers_rustls = True
+        self._use(self._for_rustls(self._create_rustls))
+
+    def _for_rustls(self, create: Callable[[], TlsConfig]) -> TlsConfig | None:
         try:
-            self.rustls = self._create_rustls()
+            return create()
         except NotExpressible as problem:
-            self.rustls = None
             reason = f"{problem}; these connections are relayed by Python"
             log.info("TLS is done by OpenSSL", table=self.setting, reason=reason)
+            return None
+
+    def _use(self, config: TlsConfig | None) -> None:
+        self.rustls = config or self.rustls
+        self.uses_rustls = config is not None
 
     def check_expiry(self, now: datetime) -> None:
         """Log a warning, at most once a day, if the proxy's own certificate expires soon or has expired."""
@@ -111,6 +121,7 @@ class TlsContext:
                 return False
             try:
                 context, identity, create_rustls = self._create()
+                config = self._for_rustls(create_rustls) if self._prefers_rustls else None
             except Exception as error:  # noqa: BLE001 -- whatever the libraries raise, the proxy goes on
                 # One file may be new while the other is not; tried again the next time.
                 reason = str(error) if isinstance(error, TlsFileError) else f"{type(error).__name__}: {error}"
@@ -120,8 +131,7 @@ class TlsContext:
                 return False
             self._state, self._failed = state, None
             self.current, self.identity, self._create_rustls = context, identity, create_rustls
-            if self._prefers_rustls:
-                self.prefer_rustls()
+            self._use(config)
         log.info("TLS files loaded again", table=self.setting, certificate=str(identity) if identity else None)
         return True
 

@@ -38,6 +38,8 @@ _FOUND_HERE: Final = {
     "HTTP_REQUEST": "the {peer} speaks HTTP without TLS",
     "HTTPS_PROXY_REQUEST": "the {peer} speaks HTTP without TLS",
     "UNEXPECTED_EOF_WHILE_READING": "the {peer} closed the connection in the TLS handshake",
+    "EXCESSIVE_MESSAGE_SIZE": "a message in the {peer}'s handshake is too long: OpenSSL permits 100 KiB, rustls 64 KiB",
+    "EXCESSIVE_HANDSHAKE_SIZE": "the {peer}'s handshake has more than 100 KiB",
     "CALLBACK_FAILED": "the {peer} asked for a host name that this listener does not have",
     "NO_RENEGOTIATION": "the {peer} wants to negotiate again, which is not permitted",
     "DECRYPTION_FAILED_OR_BAD_RECORD_MAC": "a record of the {peer} was changed on its way",

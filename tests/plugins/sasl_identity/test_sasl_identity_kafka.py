@@ -3,6 +3,7 @@ other client has one."""
 
 from __future__ import annotations
 
+from time import time_ns
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -12,6 +13,8 @@ from headrace.plugins.sasl_identity.options import IdentityOptions
 from headrace.quota_callbacks.identities import TokenObserver
 from testbed.kafka.jvm import kafka_classes, start_jvm
 from tests.plugins.sasl_identity.sasl_messages import bearer, unsecured
+from tests.plugins.sasl_oauth.issuer import claims, key_for, key_set, token
+from tests.plugins.sasl_oauth.kafka_oauth import KafkaValidator
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -23,6 +26,8 @@ SECURITY = "org.apache.kafka.common.security"
 OAUTH = f"{SECURITY}.oauthbearer.internals"
 PASSWORD = "correct-horse"
 NAMES = ["alice", "a,b=c", "=2C", "=3D", "User:x/y@Z", "ANONYMOUS", " spaced out ", "a\x01b"]
+PADDED = [" spaced out ", "\t\r\nalice\x01", "\x1falice\x20", "\u00a0alice\u3000", "\u2003alice\x7f", " a "]
+"""With characters that Java, Python or both remove from the ends."""
 
 
 def cls(name: str) -> Any:
@@ -203,11 +208,36 @@ def oauth_server() -> Iterator[Any]:
     validator.close()
 
 
-@pytest.mark.parametrize("name", [*NAMES, "日,本", '"\\'])
+@pytest.mark.parametrize("name", [*NAMES, *PADDED, "日,本", '"\\'])
 def test_oauthbearer(oauth_server: Any, name: str) -> None:
     exchange = Exchange("OAUTHBEARER", oauth_server)
     assert exchange.sends(bearer(unsecured({"sub": name}))) == b""
     assert exchange.agree() == name
+
+
+@pytest.fixture(scope="module")
+def validator(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaValidator]:
+    """Kafka's validator of signed tokens."""
+    file = tmp_path_factory.mktemp("keys") / "keys.json"
+    file.write_bytes(key_set(key_for("ES256")))
+    found = KafkaValidator(file, audience=("kafka",))
+    yield found
+    found.close()
+
+
+@pytest.mark.parametrize("name", [*NAMES, *PADDED])
+def test_oauthbearer_with_a_signature(validator: KafkaValidator, name: str) -> None:
+    exchange = Exchange("OAUTHBEARER", validator.server().java_server)
+    assert exchange.sends(bearer(token(claims(time_ns() / 1e9, sub=name), algorithm="ES256"))) == b""
+    accepted = exchange.agree()
+    assert accepted is not None
+    assert accepted in name
+
+
+def test_oauthbearer_with_a_signature_and_an_empty_name(validator: KafkaValidator) -> None:
+    exchange = Exchange("OAUTHBEARER", validator.server().java_server)
+    assert exchange.sends(bearer(token(claims(time_ns() / 1e9, sub=" \n"), algorithm="ES256"))) != b""
+    assert exchange.agree() is None
 
 
 def test_oauthbearer_takes_the_last_of_two_tokens(oauth_server: Any) -> None:

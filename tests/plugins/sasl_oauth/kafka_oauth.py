@@ -57,18 +57,18 @@ class KafkaServer:
     """``OAuthBearerSaslServer``."""
 
     def __init__(self, server: Any) -> None:
-        self._server = server
+        self.java_server = server
 
     def respond(self, token: bytes) -> bytes | None:
         """The server's answer; ``None`` if it refused."""
         try:
-            return bytes(self._server.evaluateResponse(java_bytes(token)))
+            return bytes(self.java_server.evaluateResponse(java_bytes(token)))
         except start_jvm().JException:
             return None
 
     @property
     def principal(self) -> str | None:
-        return str(self._server.getAuthorizationID()) if self._server.isComplete() else None
+        return str(self.java_server.getAuthorizationID()) if self.java_server.isComplete() else None
 
 
 def _jaas() -> Any:

@@ -5,6 +5,7 @@ Used by `headrace.proxy.network.tls.contexts`, which has read and checked them, 
 
 from __future__ import annotations
 
+import os
 import ssl
 from importlib import import_module
 from pathlib import Path
@@ -21,7 +22,7 @@ from cryptography.hazmat.primitives.serialization import (
 from headrace.config.tables.tls import ClientCertificates, TlsVersion
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from headrace._engine import TlsConfig
     from headrace.config.tables.tls import ServerTls, UpstreamTls
@@ -41,6 +42,10 @@ _SUITES: Final = {
     "TLS_CHACHA20_POLY1305_SHA256": "TLS_CHACHA20_POLY1305_SHA256",
 }
 """The suites of rustls, by OpenSSL's names."""
+
+
+_HASHED: Final = 8 * "[0-9a-f]" + ".[0-9]*"
+"""The files of a folder in which OpenSSL looks for authorities: the hash of a subject, and a number."""
 
 
 class NotExpressible(Exception):  # noqa: N818 -- it is not an error: OpenSSL is used
@@ -115,12 +120,18 @@ def _row(certificate: x509.Certificate) -> tuple[bytes, int, int]:
     )
 
 
-def _system_authorities() -> Iterator[x509.Certificate]:
-    """Yield the certificates of the file that OpenSSL reads by default, or else of its folder."""
+def _system_authorities() -> Iterable[x509.Certificate]:
+    """Return the certificates of the file and of the folders that OpenSSL reads by default, each once."""
     paths = ssl.get_default_verify_paths()
-    files = [Path(paths.cafile)] if paths.cafile else sorted(Path(paths.capath).glob("*.0")) if paths.capath else []
-    for file in files:
-        try:
-            yield from x509.load_pem_x509_certificates(file.read_bytes())
-        except (OSError, ValueError):
-            continue
+    folders = os.environ.get(paths.openssl_capath_env, paths.openssl_capath).split(os.pathsep)
+    files = [Path(os.environ.get(paths.openssl_cafile_env, paths.openssl_cafile))]
+    for folder in filter(None, folders):
+        files += sorted(Path(folder).glob(_HASHED))
+    return dict.fromkeys(certificate for file in files for certificate in _certificates(file))
+
+
+def _certificates(file: Path) -> list[x509.Certificate]:
+    try:
+        return x509.load_pem_x509_certificates(file.read_bytes())
+    except (OSError, ValueError):
+        return []

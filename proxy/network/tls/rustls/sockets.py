@@ -43,7 +43,7 @@ class BrokerSessions(NamedTuple):
 
 def socket_kind(context: TlsContext) -> type[RustlsSocket | TlsSocket]:
     """Return the class of new connections with the settings of ``context``."""
-    return TlsSocket if context.rustls is None else RustlsSocket
+    return RustlsSocket if context.uses_rustls else TlsSocket
 
 
 class RustlsSocket(HelloSocket):
@@ -82,11 +82,14 @@ class RustlsSocket(HelloSocket):
         server_hostname: str | None = None,
         session: object | None = None,
     ) -> None:
-        """See `TlsSocket.start`. Raises ``ValueError`` for a name of a broker that cannot be one."""
+        """See `TlsSocket.start`. Raises ``ValueError`` for a name of a broker that cannot be one.
+
+        If OpenSSL does the handshakes of new connections by now, this one has the settings with which it began.
+        """
         self._setting, self._server_side = context.setting, server_side
         config = context.rustls  # read once: a thread may replace it
         if config is None:
-            raise self._broken("TLS: the settings of TLS were replaced since the connection began")
+            raise AssertionError(f"{context.setting} has never been for rustls")
         if server_side:
             self.rustls = config.accept()
             return

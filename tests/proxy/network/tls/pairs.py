@@ -5,6 +5,7 @@ from __future__ import annotations
 import socket
 import ssl
 from contextlib import asynccontextmanager, suppress
+from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
 import trio
@@ -28,20 +29,21 @@ rustls_sides: set[str] = set()
 """The sides, of ``client`` and ``server``, whose TLS is computed by rustls; set by the fixture ``libraries``."""
 
 
-def listening(certificate: Certificate, **settings: object) -> TlsContext:
-    tls = ListenTls.model_validate({"certificate_file": str(certificate.keystore_file), **settings})
-    return _by_library(server_context(tls, "listen.tls", lambda name: name != "nobody.example.com"), "server")
+def listening(certificate: Certificate | Path, **settings: object) -> TlsContext:
+    file = certificate if isinstance(certificate, Path) else certificate.keystore_file
+    tls = ListenTls.model_validate({"certificate_file": str(file), **settings})
+    return by_library(server_context(tls, "listen.tls", lambda name: name != "nobody.example.com"), "server")
 
 
 def connecting(authority: Authority, **settings: object) -> TlsContext:
     tls = UpstreamTls.model_validate({"enabled": True, "ca_file": str(authority.ca_file), **settings})
-    return _by_library(client_context(tls, "upstream.tls"), "client")
+    return by_library(client_context(tls, "upstream.tls"), "client")
 
 
-def _by_library(context: TlsContext, side: str) -> TlsContext:
+def by_library(context: TlsContext, side: str) -> TlsContext:
     if side in rustls_sides:
         context.prefer_rustls()
-        assert context.rustls is not None
+        assert context.uses_rustls
     return context
 
 
@@ -110,7 +112,7 @@ async def read(sock: EitherSocket, count: int, most: int = 65536) -> bytes:
 def without_tls_1_3(context: TlsContext) -> TlsContext:
     """Let a context have TLS 1.2 alone, and return it."""
     context.current.maximum_version = ssl.TLSVersion.TLSv1_2
-    if context.rustls is not None:
+    if context.uses_rustls:
         context.prefer_rustls()
     return context
 

@@ -24,9 +24,14 @@ from cryptography.x509.oid import NameOID
 from structlog.testing import capture_logs
 
 from headrace.config.tables.tls import ListenTls, UpstreamTls
+from headrace.proxy.data_plane.native import is_installed
+from headrace.proxy.network.tls import contexts
 from headrace.proxy.network.tls.contexts import EXPIRES_SOON, client_context, server_context
 from headrace.proxy.network.tls.files import TlsFileError
+from headrace.proxy.network.tls.rustls.sockets import RustlsSocket, socket_kind
+from headrace.proxy.network.tls.tls_socket import TlsSocket
 from testbed.kafka.certificates import PASSWORD, Authority
+from tests.proxy.network.tls.pairs import connecting, read, rustls_sides, shake_hands, sockets
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -34,6 +39,8 @@ if TYPE_CHECKING:
 
     from headrace.proxy.network.tls.contexts import TlsContext
     from testbed.kafka.certificates import Certificate
+
+needs_rustls = pytest.mark.skipif(not is_installed(), reason="the extension module is not built")
 
 
 @pytest.fixture(scope="module")
@@ -169,6 +176,12 @@ def test_every_error_names_the_setting(
 
 def pem(label: str, content: bytes) -> bytes:
     return f"-----BEGIN {label}-----\n".encode() + encodebytes(content) + f"-----END {label}-----\n".encode()
+
+
+def write_p521(file: Path) -> None:
+    """Replace a certificate and its key by those of a type that OpenSSL has and rustls does not."""
+    certificate, key = issued(ec.generate_private_key(ec.SECP521R1()))
+    file.write_bytes(pem("CERTIFICATE", certificate) + pem("PRIVATE KEY", key))
 
 
 def issued(key: rsa.RSAPrivateKey | ec.EllipticCurvePrivateKey | None = None) -> tuple[bytes, bytes]:
@@ -340,6 +353,50 @@ def test_no_failure_of_the_system_or_a_library_is_raised(
     assert context.current is before
     assert str(error) in lines[0]["reason"]
     assert context.reload_if_changed()
+
+
+@needs_rustls
+async def test_a_connection_that_waits_while_rustls_cannot_use_new_files(tmp_path: Path) -> None:
+    """It gets the certificate that was in use when it began; later ones get the new one, by OpenSSL."""
+    authority = Authority(tmp_path)
+    file = authority.broker_certificate().keystore_file
+    server, client = listening(certificate_file=str(file)), connecting(authority)
+    server.prefer_rustls()
+    rustls_sides.add("server")
+    try:
+        async with sockets() as pair:
+            assert socket_kind(server) is type(pair[1]) is RustlsSocket
+            write_p521(file)
+            assert server.reload_if_changed()
+            await shake_hands(pair, client, server)
+            await pair[0].send([b"data"])
+            assert await read(pair[1], 4) == b"data"
+            assert socket_kind(server) is TlsSocket
+    finally:
+        rustls_sides.clear()
+    authority.broker_certificate()  # the same files
+    assert server.reload_if_changed()
+    assert socket_kind(server) is RustlsSocket
+
+
+@needs_rustls
+def test_a_failure_of_rustls_at_a_renewal_changes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    authority = Authority(tmp_path)
+    context = listening(certificate_file=str(authority.broker_certificate().keystore_file))
+    context.prefer_rustls()
+    before = context.current, context.rustls
+    authority.broker_certificate()  # the same files
+
+    def fail(*_: object) -> None:
+        raise RuntimeError("from a library")
+
+    with monkeypatch.context() as patched, capture_logs() as lines:
+        patched.setattr(contexts, "rustls_server", fail)
+        assert not context.reload_if_changed()
+    assert (context.current, context.rustls) == before
+    assert [line["reason"] for line in lines] == ["RuntimeError: from a library"]
+    assert context.reload_if_changed()
+    assert context.rustls is not before[1]
 
 
 def test_the_end_of_a_certificate_is_logged_once_a_day(certificate: Certificate) -> None:
