@@ -38,6 +38,7 @@ from benchmarks.paced_clients import (
 )
 from benchmarks.paced_request_time import CLIENT_ID as TIME_CLIENT_ID
 from benchmarks.paced_request_time import METRIC
+from headrace.quota_callbacks.api_keys import ApiKey
 from testbed.kafka.cluster import KafkaCluster
 from testbed.proxy_process import ProxyProcess
 from tests.faults import messages
@@ -62,7 +63,6 @@ MUTATING_CLIENT_ID: Final = "paced-mutations"
 WINDOW_S: Final = 11.0
 """`quota.window.num` samples of one second, Kafka's defaults."""
 WAYS: Final = ("paced", "kafka", "broker")
-ALTER_CLIENT_QUOTAS: Final = 49
 BROKER_CONFIG: Final[dict[str, str | int | bool]] = {
     # Gigabytes are produced, and most of them deleted soon.
     "log.retention.bytes": 64 << 20,
@@ -152,7 +152,9 @@ def set_broker_quota(cluster: KafkaCluster, client_id: str, key: str, limit: flo
     entity = struct.pack(">i", 1) + messages.string("client-id") + messages.string(client_id)
     ops = struct.pack(">i", 1) + messages.string(key) + struct.pack(">db", limit, 0)
     with RawClient(cluster.brokers[0].port) as admin:
-        reply = admin.call(ALTER_CLIENT_QUOTAS, 0, struct.pack(">i", 1) + entity + ops + struct.pack(">b", 0))
+        reply = admin.call(
+            ApiKey.ALTER_CLIENT_QUOTAS.value, 0, struct.pack(">i", 1) + entity + ops + struct.pack(">b", 0)
+        )
     (error_code,) = struct.unpack_from(">h", reply, 8)
     assert error_code == 0, f"AlterClientQuotas was answered with error {error_code}"
 
