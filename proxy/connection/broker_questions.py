@@ -47,8 +47,8 @@ async def become_accepted(state: ConnectionState, head: RequestHead) -> None:
         if sasl.is_missing:
             raise ClientFault(
                 "a request before the authentication; this listener requires SASL"
-                f" ({state.listener.setting}.sasl.mode), so set the client's security.protocol to SASL_SSL or"
-                " SASL_PLAINTEXT"
+                f" ({state.listener.setting}.sasl.mode), so set the client's security.protocol to"
+                f" {state.listener.sasl_protocol}"
             )
         if state.shared.clock() >= sasl.session_end_s:
             raise ClientFault(SESSION_HAS_ENDED)
