@@ -24,7 +24,6 @@ import click
 import trio
 
 from benchmarks.paced_clients import (
-    CREATE_TOPICS,
     CREATE_TOPICS_VERSION,
     FETCHED_BATCH_BYTES,
     CreateTopics,
@@ -161,7 +160,7 @@ def set_broker_quota(cluster: KafkaCluster, client_id: str, key: str, limit: flo
 
 def make_topic(admin: RawClient, name: str) -> None:
     """Create a topic with one partition, and wait until its leader accepts records."""
-    error_code = created_error(admin.call(CREATE_TOPICS, CREATE_TOPICS_VERSION, create_topic_body(name)))
+    error_code = created_error(admin.call(ApiKey.CREATE_TOPICS.value, CREATE_TOPICS_VERSION, create_topic_body(name)))
     assert error_code == 0, f"CreateTopics was answered with error {error_code}"
     batch = messages.batch(b"")
     wait_until(lambda: write(admin, name, batch) == 0, f"{name} has a leader")
