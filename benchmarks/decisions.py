@@ -15,6 +15,7 @@ import psutil
 
 from headrace.proxy.hooks.calls.hook_calls import HookCalls
 from headrace.proxy.hooks.loading import new_plugin_manager, register
+from headrace.quota_callbacks.api_keys import ApiKey
 from headrace.quota_callbacks.buckets.client_quotas import ClientQuotas
 from headrace.quota_callbacks.buckets.kinds import MutationBucket, ProducerIdBucket, RateBucket
 from headrace.quota_callbacks.buckets.sampled_rate import Window
@@ -27,7 +28,6 @@ from headrace.quota_callbacks.entities import DEFAULT, QuotaEntity, QuotaKey
 from headrace.quota_callbacks.policies import Quota
 from headrace.quota_callbacks.requests import Address, Connection, Request
 
-PRODUCE = 0
 ROUNDS = 7
 DECISIONS = 20_000
 EVERYBODY = QuotaEntity(user=DEFAULT)
@@ -58,15 +58,15 @@ def quotas_for(entities: int) -> tuple[HookCalls, ClientQuotas]:
 
 def decide(hooks: HookCalls, request: Request, now_ms: int) -> None:
     """Call all hooks for one Produce."""
-    calls = hooks.request_callbacks(PRODUCE)
+    calls = hooks.request_callbacks(ApiKey.PRODUCE.value)
     hooks.request_received(calls, request, now_ms)
     if request.read_batches:
         hooks.batches_received(request, now_ms)
-    hooks.response_received(hooks.response_callbacks(PRODUCE), request, now_ms)
+    hooks.response_received(hooks.response_callbacks(ApiKey.PRODUCE.value), request, now_ms)
 
 
 def produce(connection: Connection, number: int) -> Request:
-    request = Request(connection, PRODUCE, 9, number, "client", 65_536, 0.0)
+    request = Request(connection, ApiKey.PRODUCE.value, 9, number, "client", 65_536, 0.0)
     request.acks = 1
     request.batches = (("topic", 0, 65_000, 4711),)
     request.forwarded_s, request.reply_s = 0.0, 0.001

@@ -24,7 +24,6 @@ import click
 import trio
 
 from benchmarks.paced_clients import (
-    CREATE_TOPICS,
     CREATE_TOPICS_VERSION,
     FETCHED_BATCH_BYTES,
     CreateTopics,
@@ -38,6 +37,7 @@ from benchmarks.paced_clients import (
 )
 from benchmarks.paced_request_time import CLIENT_ID as TIME_CLIENT_ID
 from benchmarks.paced_request_time import METRIC
+from headrace.quota_callbacks.api_keys import ApiKey
 from testbed.kafka.cluster import KafkaCluster
 from testbed.proxy_process import ProxyProcess
 from tests.faults import messages
@@ -62,7 +62,6 @@ MUTATING_CLIENT_ID: Final = "paced-mutations"
 WINDOW_S: Final = 11.0
 """`quota.window.num` samples of one second, Kafka's defaults."""
 WAYS: Final = ("paced", "kafka", "broker")
-ALTER_CLIENT_QUOTAS: Final = 49
 BROKER_CONFIG: Final[dict[str, str | int | bool]] = {
     # Gigabytes are produced, and most of them deleted soon.
     "log.retention.bytes": 64 << 20,
@@ -152,14 +151,16 @@ def set_broker_quota(cluster: KafkaCluster, client_id: str, key: str, limit: flo
     entity = struct.pack(">i", 1) + messages.string("client-id") + messages.string(client_id)
     ops = struct.pack(">i", 1) + messages.string(key) + struct.pack(">db", limit, 0)
     with RawClient(cluster.brokers[0].port) as admin:
-        reply = admin.call(ALTER_CLIENT_QUOTAS, 0, struct.pack(">i", 1) + entity + ops + struct.pack(">b", 0))
+        reply = admin.call(
+            ApiKey.ALTER_CLIENT_QUOTAS.value, 0, struct.pack(">i", 1) + entity + ops + struct.pack(">b", 0)
+        )
     (error_code,) = struct.unpack_from(">h", reply, 8)
     assert error_code == 0, f"AlterClientQuotas was answered with error {error_code}"
 
 
 def make_topic(admin: RawClient, name: str) -> None:
     """Create a topic with one partition, and wait until its leader accepts records."""
-    error_code = created_error(admin.call(CREATE_TOPICS, CREATE_TOPICS_VERSION, create_topic_body(name)))
+    error_code = created_error(admin.call(ApiKey.CREATE_TOPICS.value, CREATE_TOPICS_VERSION, create_topic_body(name)))
     assert error_code == 0, f"CreateTopics was answered with error {error_code}"
     batch = messages.batch(b"")
     wait_until(lambda: write(admin, name, batch) == 0, f"{name} has a leader")

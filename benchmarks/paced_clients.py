@@ -18,12 +18,12 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 import trio
 
+from headrace.quota_callbacks.api_keys import ApiKey
 from tests.faults import messages
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-CREATE_TOPICS: Final = 19
 PRODUCE_VERSION: Final = 7
 CREATE_TOPICS_VERSION: Final = 3
 """The last version before strict quotas (KIP-599): every request is forwarded, and error 89 does not occur."""
@@ -101,7 +101,7 @@ class CreateTopics:
     def frame(self, client_id: str, correlation_id: int) -> bytes:
         """Return a request for another topic."""
         body = create_topic_body(f"{client_id}-{next(self._numbers)}")
-        return messages.request(CREATE_TOPICS, CREATE_TOPICS_VERSION, correlation_id, body, client_id)
+        return messages.request(ApiKey.CREATE_TOPICS.value, CREATE_TOPICS_VERSION, correlation_id, body, client_id)
 
     def charged(self, reply: bytes) -> float:
         """Return one partition."""

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 import click
 import trio
 
-from benchmarks.decisions import PRODUCE, ROUNDS, decide, quotas_for
+from benchmarks.decisions import ROUNDS, decide, quotas_for
 from headrace.proxy.network.poller import Poller
 from headrace.proxy.network.topology import Topology
 from headrace.proxy.network.upstream import Upstream
@@ -198,7 +198,7 @@ def client(user: str) -> Connection:
 
 
 def request(connection: Connection, number: int) -> Request:
-    found = Request(connection, PRODUCE, 9, number, "app", 1000, number / 1000)
+    found = Request(connection, ApiKey.PRODUCE.value, 9, number, "app", 1000, number / 1000)
     found.arrived = True
     found.response_bytes = 100
     return found

@@ -208,9 +208,11 @@ def _validated(document: Document) -> tuple[Config | None, list[Fault]]:
 
 
 def _remove(document: Document, path: Path) -> None:
-    """Remove the key at or above a path."""
+    """Remove the key at or above a path; of ``plugins.options`` only the options of the plugin in the path."""
     inside: Any = document
     leaf_path = next((leaf.path for leaf in keys(Config) if path[: len(leaf.path)] == leaf.path), path)
+    if leaf_path == OPTIONS:
+        leaf_path = path[: len(OPTIONS) + 1]
     for step in leaf_path[:-1]:
         inside = inside.get(step, {}) if isinstance(inside, dict) else {}
     if isinstance(inside, dict):

@@ -53,7 +53,7 @@ class Jobs(click.Group):
         except ModuleNotFoundError as error:
             if error.name is None or error.name.partition(".")[0] == "headrace":
                 raise
-            _fail(f"the pipeline needs the package {error.name}, which is not installed: install headrace[pipeline]")
+            _fail(f"the pipeline needs the package {error.name}: pip install 'headrace[pipeline]'")
         command: click.Command = module.command
         return command
 

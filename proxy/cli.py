@@ -98,16 +98,34 @@ def main() -> None:
     """A quota-enforcing proxy for Apache Kafka."""
 
 
+def _given_once(_: click.Context, __: click.Parameter, values: tuple[object, ...]) -> object:
+    """Return the value of an option, or None without one. Raises BadParameter if it is repeated.
+
+    click would use the last value of an option that is not declared as ``multiple``, and drop the others.
+    """
+    if len(values) > 1:
+        raise click.BadParameter(f"it has one value, and is given {len(values)} times: {', '.join(map(str, values))}")
+    return values[0] if values else None
+
+
 def _flags(command: Callable[..., None]) -> Callable[..., None]:
     for flag in reversed(FLAGS):
         text = f"{flag.help} May be repeated." if flag.repeated else flag.help
         key = flag.key.replace(".", "__")
-        command = click.option(flag.name, key, metavar="VALUE", help=text, multiple=flag.repeated)(command)
+        once = None if flag.repeated else _given_once
+        command = click.option(flag.name, key, metavar="VALUE", help=text, multiple=True, callback=once)(command)
     return command
 
 
 @main.command()
-@click.option("--config", "path", type=CONFIG_FILE, help="The configuration file. Options take precedence over it.")
+@click.option(
+    "--config",
+    "path",
+    type=CONFIG_FILE,
+    multiple=True,
+    callback=_given_once,
+    help="The configuration file. Options take precedence over it.",
+)
 @_flags
 def run(path: Path | None, **options: Any) -> None:
     """Run the proxy.

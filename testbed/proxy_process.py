@@ -41,9 +41,10 @@ class ProxyProcess:
     """A running proxy; a context manager, which kills the proxy at its exit.
 
     `config` is the TOML of the configuration file. The listeners, the upstream and the admin server are set by command
-    line arguments, on reserved ports of 127.0.0.1. `python` must be able to import the proxy and its requirements, if
-    necessary by variables in `environment`. The log goes to the file descriptor `log_to` if it is given, else to `log`.
-    With `has_token`, the admin server requires the token in `token_file`, and enforcement can be switched.
+    line arguments, on reserved ports of 127.0.0.1, unless `arguments` has the same option. `python`
+    must be able to import the proxy and its requirements, if necessary by variables in `environment`. The log goes to
+    the file descriptor `log_to` if it is given, else to `log`. With `has_token`, the admin server requires the token in
+    `token_file`, and enforcement can be switched.
     Raises TestbedError, with the proxy's output, if it does not become ready.
     """
 
@@ -72,7 +73,7 @@ class ProxyProcess:
         self._in = Path(os.devnull).open("rb")  # noqa: SIM115 - closed by `close`
         self._out = tempfile.TemporaryFile()  # noqa: SIM115 - closed by `close`
         self._err = tempfile.TemporaryFile()  # noqa: SIM115 - closed by `close`
-        argv = [*command_prefix, python, *self._run_command(bootstrap_servers, node_ids), *arguments]
+        argv = [*command_prefix, python, *self._run_command(bootstrap_servers, node_ids, arguments)]
         try:
             self._program = start_program(
                 argv,
@@ -96,13 +97,21 @@ class ProxyProcess:
             self.token_file.touch(mode=0o600)
             self.token_file.write_text(self._token, encoding="ascii")
 
-    def _run_command(self, bootstrap_servers: str, node_ids: str) -> list[str]:
+    def _run_command(self, bootstrap_servers: str, node_ids: str, arguments: Sequence[str]) -> list[str]:
         """Return the arguments of Python for ``headrace run``."""
+        flags = {
+            "--listen": f"127.0.0.1:{self.port}",
+            "--advertised-host": "127.0.0.1",
+            "--node-ids": node_ids,
+            "--admin": "127.0.0.1:0",
+        }
+        if self._token is not None:
+            flags["--admin-token-file"] = str(self.token_file)
         return [
             *("-m", "headrace.proxy.cli", "run", "--config", str(self.config_file)),
-            *("--bootstrap-servers", bootstrap_servers, "--listen", f"127.0.0.1:{self.port}"),
-            *("--advertised-host", "127.0.0.1", "--node-ids", node_ids, "--admin", "127.0.0.1:0"),
-            *(() if self._token is None else ("--admin-token-file", str(self.token_file))),
+            *("--bootstrap-servers", bootstrap_servers),
+            *(part for flag, value in flags.items() if flag not in arguments for part in (flag, value)),
+            *arguments,
         ]
 
     @property

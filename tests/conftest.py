@@ -1,4 +1,4 @@
-"""Real brokers for whoever asks, Hypothesis profiles, and which tests run in which tier and in which process.
+"""Shared brokers, Hypothesis profiles, and which tests run in which tier and in which process.
 
 The brokers are started with the first test that wants them and shared by all. `docs/contributing.md` describes the
 tiers.

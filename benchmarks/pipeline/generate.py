@@ -24,6 +24,7 @@ from headrace.pipeline.errors import OutputError
 from headrace.pipeline.lake import schemas
 from headrace.pipeline.lake.session import start_session
 from headrace.pipeline.lake.tables import Lake
+from headrace.quota_callbacks.api_keys import ApiKey
 from headrace.quota_callbacks.builtin.request_costs import DEFAULT_COSTS
 from headrace.quota_callbacks.entities import QuotaKey
 
@@ -46,7 +47,13 @@ BURST_ODDS: Final = 400
 RECORDS_A_TASK: Final = 1_000_000
 FILES_AT_ONCE: Final = 24
 
-PRODUCE, FETCH, METADATA, OFFSET_COMMIT, HEARTBEAT, CREATE_TOPICS, INIT_PRODUCER_ID = 0, 1, 3, 8, 12, 19, 22
+PRODUCE = ApiKey.PRODUCE.value
+FETCH = ApiKey.FETCH.value
+METADATA = ApiKey.METADATA.value
+OFFSET_COMMIT = ApiKey.OFFSET_COMMIT.value
+HEARTBEAT = ApiKey.HEARTBEAT.value
+CREATE_TOPICS = ApiKey.CREATE_TOPICS.value
+INIT_PRODUCER_ID = ApiKey.INIT_PRODUCER_ID.value
 SHARES: Final = {
     PRODUCE: 0.45,
     FETCH: 0.36,

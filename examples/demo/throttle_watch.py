@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 import trio
 
+from headrace.quota_callbacks.api_keys import ApiKey
 from headrace.quota_callbacks.hookspecs import HOOK_VERSION, Metric, hookimpl
 from headrace.quota_callbacks.requests import Interest
 
@@ -19,9 +20,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from headrace.quota_callbacks.requests import Connection, Request
-
-PRODUCE: Final = 0
-FETCH: Final = 1
 
 MAX_CLIENTS: Final = 64
 """Client ids that are counted separately; clients choose their ids, and the number of series must be bounded."""
@@ -51,7 +49,7 @@ class ThrottleWatch:
     @hookimpl
     def request_interest(self) -> tuple[Interest, ...]:
         """Return an interest in the headers of Produce and Fetch."""
-        return Interest(api_key=PRODUCE), Interest(api_key=FETCH)
+        return Interest(api_key=ApiKey.PRODUCE), Interest(api_key=ApiKey.FETCH)
 
     @hookimpl
     def request_completed(self, request: Request) -> None:

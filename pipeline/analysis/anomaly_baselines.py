@@ -15,17 +15,13 @@ from pyspark.sql import Window
 from pyspark.sql import functions as sf
 
 from headrace.pipeline.analysis.usage import over_quotas
+from headrace.quota_callbacks.api_keys import ApiKey
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from datetime import date
 
     from pyspark.sql import Column, DataFrame
-
-PRODUCE: Final = 0
-SASL_HANDSHAKE: Final = 17
-API_VERSIONS: Final = 18
-INIT_PRODUCER_ID: Final = 22
 
 ENTITY: Final = ("user", "client_id")
 """The columns that identify an entity; ``client_id`` is null for all clients of the user together."""
@@ -87,8 +83,8 @@ def windows_of(usage: DataFrame, window_s: int) -> DataFrame:
     """Return usage (`schemas.USAGE`) by window (``start``, a second), user and client id, and by window and user."""
     api_key, requests = sf.col("api_key"), sf.col("requests")
 
-    def of_api(key: int) -> Column:
-        return sf.coalesce(sf.sum(sf.when(api_key == key, requests)), sf.lit(0))
+    def of_api(api: ApiKey) -> Column:
+        return sf.coalesce(sf.sum(sf.when(api_key == api.value, requests)), sf.lit(0))
 
     start = sf.col("second") - sf.pmod("second", sf.lit(window_s))
     refused = over_quotas("refused")
@@ -101,10 +97,10 @@ def windows_of(usage: DataFrame, window_s: int) -> DataFrame:
             sf.sum(sf.col("request_bytes") + sf.col("response_bytes")).alias("bytes"),
             sf.sum("thread_ms").alias("thread_ms"),
             # The proxy counts new ids of senders with a quota; for others, only InitProducerId requests are known.
-            sf.greatest(sf.sum("producer_ids"), of_api(INIT_PRODUCER_ID)).alias("new_ids"),
-            of_api(PRODUCE).alias("produced"),
+            sf.greatest(sf.sum("producer_ids"), of_api(ApiKey.INIT_PRODUCER_ID)).alias("new_ids"),
+            of_api(ApiKey.PRODUCE).alias("produced"),
             # A client sends ApiVersions once per connection, and SaslHandshake once.
-            sf.greatest(of_api(API_VERSIONS), of_api(SASL_HANDSHAKE)).alias("connections"),
+            sf.greatest(of_api(ApiKey.API_VERSIONS), of_api(ApiKey.SASL_HANDSHAKE)).alias("connections"),
         )
     )
     sums = ("requests", "failed", "bytes", "thread_ms", "new_ids", "produced", "connections")

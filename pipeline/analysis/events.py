@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 from pyspark.sql import functions as sf
 
+from headrace.quota_callbacks.api_keys import ApiKey
 from headrace.quota_callbacks.buckets.kinds import RateBucket
 from headrace.quota_callbacks.records.replay import Op
 
@@ -17,8 +18,7 @@ if TYPE_CHECKING:
 END_OF_SECOND_MS: Final = 999
 """The usage of a second is charged at its end; for rates, a sample is started at its beginning (`open_second`)."""
 
-PRODUCE: Final = 0
-FETCHES: Final = (1, 78)
+FETCHES: Final = (ApiKey.FETCH.value, ApiKey.SHARE_FETCH.value)
 """The API keys of Fetch and ShareFetch."""
 
 _ORDER: Final = (Op.PRODUCE, Op.FETCH, Op.REQUEST, Op.CONTROLLER_MUTATION, Op.NEW_PRODUCER_IDS)
@@ -39,7 +39,7 @@ def amounts() -> dict[Op, Column]:
     """Return, for each operation that quotas count, the sum over usage records."""
     api_key = sf.col("api_key")
     return {
-        Op.PRODUCE: sf.sum(sf.when(api_key == PRODUCE, sf.col("request_bytes"))).cast("double"),
+        Op.PRODUCE: sf.sum(sf.when(api_key == ApiKey.PRODUCE.value, sf.col("request_bytes"))).cast("double"),
         Op.FETCH: sf.sum(sf.when(api_key.isin(*FETCHES), sf.col("response_bytes"))).cast("double"),
         Op.REQUEST: sf.sum("thread_ms"),
         Op.CONTROLLER_MUTATION: sf.sum("mutations").cast("double"),

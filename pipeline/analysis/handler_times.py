@@ -22,7 +22,7 @@ from pyspark.sql import functions as sf
 
 from headrace.pipeline.errors import InputError
 from headrace.pipeline.lake.tables import exists
-from headrace.quota_callbacks.api_keys import API_NAMES
+from headrace.quota_callbacks.api_keys import API_NAMES, ApiKey
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
 
 METRIC: Final = "LocalTimeMs"
-FETCH: Final = "Fetch"
+FETCH: Final = API_NAMES[ApiKey.FETCH]
 FETCH_OF_CONSUMERS: Final = "FetchConsumer"
 """The metric of consumers' fetches. ``Fetch`` also counts replicas' requests, which do not pass the proxy, so it is
 ignored where this metric was sampled.

@@ -19,6 +19,7 @@ from pyspark.sql import functions as sf
 
 from headrace.pipeline.analysis.events import amounts
 from headrace.pipeline.lake import schemas
+from headrace.quota_callbacks.api_keys import ApiKey
 from headrace.quota_callbacks.buckets.sampled_rate import Window
 from headrace.quota_callbacks.definitions import BUILTIN_SCHEMA
 from headrace.quota_callbacks.entities import DEFAULT, QuotaKey
@@ -29,7 +30,6 @@ if TYPE_CHECKING:
 
     from pyspark.sql import Column, DataFrame
 
-INIT_PRODUCER_ID: Final = 22
 HOUR_S: Final = 3600
 ACCURACY: Final = 10_000
 """Percentiles are recorded values, at most one ten-thousandth of the seconds off; exact up to 10,000 seconds."""
@@ -160,7 +160,10 @@ def demand(usage: DataFrame, rules: Rules) -> DataFrame:
     entity = [sf.col(name) if name in rules.by.columns else sf.lit(None).cast("string").alias(name) for name in _ENTITY]
     by_key = {KEYS[op].value: amount for op, amount in amounts().items() if KEYS[op] in rules.by.keys}
     by_key[QuotaKey.REQUEST_PERCENTAGE] = by_key[QuotaKey.REQUEST_PERCENTAGE] / MS_PER_PERCENT
-    made = sf.when(sf.col("api_key") == INIT_PRODUCER_ID, sf.greatest(sf.col("requests") - sf.col("errors"), sf.lit(0)))
+    made = sf.when(
+        sf.col("api_key") == ApiKey.INIT_PRODUCER_ID.value,
+        sf.greatest(sf.col("requests") - sf.col("errors"), sf.lit(0)),
+    )
     by_second = (
         usage.where(named)
         .select("*", *(column.alias(f"_{name}") for name, column in zip(_ENTITY, entity, strict=True)))

@@ -16,11 +16,12 @@ from typing import TYPE_CHECKING, Final
 
 from pyspark.sql import functions as sf
 
-from headrace.pipeline.analysis.events import FETCHES, PRODUCE
+from headrace.pipeline.analysis.events import FETCHES
 from headrace.pipeline.analysis.prices import NO_TEAM, UNATTRIBUTED
 from headrace.pipeline.analysis.usage import over_quotas
 from headrace.pipeline.errors import InputError
 from headrace.pipeline.lake import schemas
+from headrace.quota_callbacks.api_keys import ApiKey
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -59,7 +60,7 @@ def by_hour(usage: DataFrame, teams: DataFrame) -> DataFrame:
     hour = sf.date_trunc("hour", sf.timestamp_seconds("second")).alias("hour")
     api_key = sf.col("api_key")
     special = {
-        "produced_bytes": sf.sum(sf.when(api_key == PRODUCE, sf.col("request_bytes"))),
+        "produced_bytes": sf.sum(sf.when(api_key == ApiKey.PRODUCE.value, sf.col("request_bytes"))),
         "fetched_bytes": sf.sum(sf.when(api_key.isin(*FETCHES), sf.col("response_bytes"))),
         **{name: sf.sum(over_quotas(name)) for name in _BY_QUOTA},
     }

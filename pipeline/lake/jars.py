@@ -49,9 +49,7 @@ def _download(coordinate: str, folder: Path) -> None:
         from jgo.maven import MavenContext
         from jgo.parse import Coordinate
     except ImportError as error:
-        raise NoJarsError(
-            f"cannot resolve {coordinate}: the package jgo is missing; install headrace[pipeline]"
-        ) from error
+        raise NoJarsError(f"resolving {coordinate} needs the package jgo: pip install 'headrace[pipeline]'") from error
     repository = os.environ.get(REPOSITORY_VARIABLE) or MAVEN_CENTRAL_URL
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)

@@ -68,7 +68,7 @@ def start_session(job: str, options: SparkOptions, *, kafka: bool = False) -> Sp
     try:
         from pyspark.sql import SparkSession
     except ImportError as error:
-        raise PipelineError("the pipeline needs pyspark, which is not installed: install headrace[pipeline]") from error
+        raise PipelineError("the pipeline needs the package pyspark: pip install 'headrace[pipeline]'") from error
     settings = dict(_SETTINGS)
     if not submitted:
         settings.update(_settings_of_new_jvm(options, kafka=kafka))

@@ -176,9 +176,7 @@ def _drawn(spec: Mapping[str, Any]) -> str:
     try:
         import vl_convert
     except ImportError as error:
-        raise PipelineError(
-            "report needs the package vl-convert-python, which is not installed: install headrace[pipeline]"
-        ) from error
+        raise PipelineError("report needs the package vl-convert-python: pip install 'headrace[pipeline]'") from error
     drawn: str = vl_convert.vegalite_to_svg(json.dumps(spec))
     return drawn
 

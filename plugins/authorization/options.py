@@ -123,7 +123,7 @@ class AuthorizationOptions(Table):
 
     @model_validator(mode="after")
     def _check(self) -> Self:
-        """Reject rules that nobody would enforce."""
+        """Reject rules that have no effect."""
         if not self.enabled and self.rules:
             raise misfits([Fault(path=("rules",), rule="have no effect without enabled = true")])
         return self

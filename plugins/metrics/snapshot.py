@@ -121,11 +121,11 @@ class BucketReader:
             counts[bucket.key, OTHER] += 1
         return rest
 
-    def _admit(self, newcomers: Iterable[QuotaBucket]) -> Generator[None, None, list[QuotaBucket]]:
-        """Give ``newcomers`` their own series, in order, up to the limit; return those that get none."""
+    def _admit(self, buckets: Iterable[QuotaBucket]) -> Generator[None, None, list[QuotaBucket]]:
+        """Give ``buckets`` their own series, in order, up to the limit; return those that get none."""
         room = self._max_series - sum(len(series_of(bucket.key)) for bucket in self._own)
         rest = []
-        for at, bucket in enumerate(newcomers):
+        for at, bucket in enumerate(buckets):
             if at % STEP == 0:
                 yield
             if room < (series := len(series_of(bucket.key))):

@@ -3,8 +3,8 @@
 While a file is being written, its name begins with a dot and ends in ``.part``, which Spark and shells ignore. When it
 is complete, it is synced to disk, renamed, and never changed again. A process that is killed leaves its ``.part`` file
 behind. A writer locks its file, so another proxy that starts with the same folder, or completes a file there, finds the
-files of dead writers by their free locks: it cuts off an incomplete last line and gives them their final name. Only the
-owner can read the files, and one group if it is set. Called by the writer thread only.
+files of processes that have ended by their free locks: it cuts off an incomplete last line and gives them their final
+name. Only the owner can read the files, and one group if it is set. Called by the writer thread only.
 """
 
 from __future__ import annotations
@@ -50,7 +50,9 @@ class FileSink:
         keep_bytes: int,
         group_id: int | None = None,
     ) -> None:
-        """Create the folder and complete the files of dead writers; the group ``group_id`` may read what is written.
+        """Create the folder and complete the files of processes that have ended.
+
+        The group ``group_id`` may read what is written.
 
         Raises OSError if no file can be created there, or given to the group.
         """
@@ -152,14 +154,16 @@ class FileSink:
                 raise
             if _is_called(descriptor, self._path):
                 break
-            os.close(descriptor)  # between open and lock, another process completed it as a dead writer's file
+            os.close(
+                descriptor
+            )  # between open and lock, another process completed it as the file of one that had ended
         self._descriptor, self._opened_s, self._size = descriptor, now_s, 0
         return descriptor
 
     def _complete_abandoned_files(self) -> None:
         files = sum(1 for _ in self._recover())
         if files:
-            log.info("usage files of dead writers were completed", files=files)
+            log.info("usage files of processes that have ended were completed", files=files)
 
     def _recover(self) -> Iterator[Path]:
         for path in _parts(self._folder):

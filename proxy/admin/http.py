@@ -4,7 +4,7 @@ This module connects `h11`, which implements the protocol, with trio. A web fram
 memory to serve five pages. Called by `headrace.proxy.admin.connections`; must not depend on the pages, except that it
 knows which are probes.
 
-Whoever can connect may send requests, so that bytes cost little until a request is known to be answered: a head is
+Any client that can connect can send requests, so bytes cost little until a request is known to be answered: a head is
 parsed once it is complete and has few lines, when it is its turn (`headrace.proxy.admin.turns`). A body is read only if
 the page asks for it, after its checks of the head; otherwise the connection is closed after the answer.
 """

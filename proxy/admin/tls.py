@@ -1,7 +1,7 @@
 """TLS of the admin server: its certificate, handshakes within bounds, and the streams of its connections.
 
-Whoever can connect may begin a handshake, so it costs little until it is that client's turn: nothing is allocated for a
-client that has not sent a ClientHello, and the computations take turns that go round the addresses
+Any client that can connect can begin a handshake, so a handshake costs little until its turn: nothing is allocated for
+a client that has not sent a ClientHello, and the computations take turns that go round the addresses
 (`headrace.proxy.admin.turns`). A handshake is part of a connection, so the limits of connections hold for it, and it
 has the time of a request. Called by `headrace.proxy.admin.connections`; imported only if the admin server has TLS.
 """

@@ -1,10 +1,11 @@
 """How much of the event loop the admin server takes: one request at a time, for a share of the time.
 
-The loop also serves Kafka's clients, and whoever reaches the admin port can send requests without a token. So requests
-are parsed at their turn, in the order in which they came, and each address has a rate. Probes have turns and rates of
-their own, so that no other request delays them; so has the making of each other page, so that a slow one delays itself
-alone. TLS handshakes have turns, too, which go round the addresses: it is not known yet which of them is a probe's.
-Called by `headrace.proxy.admin.connections`, `headrace.proxy.admin.http` and `headrace.proxy.admin.server`.
+The loop also serves Kafka's clients, and any client that reaches the admin port can send requests without a token. So
+requests are parsed at their turn, in the order in which they came, and each address has a rate. Probes have turns and
+rates of their own, so that no other request delays them; so has the making of each other page, so that a slow one
+delays itself alone. TLS handshakes have turns, too, which go round the addresses: it is not known yet which of them is
+a probe's. Called by `headrace.proxy.admin.connections`, `headrace.proxy.admin.http` and
+`headrace.proxy.admin.server`.
 """
 
 from __future__ import annotations
@@ -27,8 +28,8 @@ CONNECTIONS_PER_S: Final = 100
 PAUSE_FACTOR: Final = 9
 """A pause is this many times as long as the work before it, so that a tenth of the time is for work."""
 HANDSHAKE_PAUSE_FACTOR: Final = 3
-"""The same for the computations of TLS handshakes, so that a quarter of the time is for them: the handshake of a probe
-may be the last of ``admin.max_connections``, if they come from as many addresses, and has to be done in a second."""
+"""Factor for the computations of TLS handshakes: a quarter of the time is for them. The handshake of a probe may be the
+last of ``admin.max_connections``, if they come from as many addresses, and has to be done in a second."""
 _WINDOW: Final = Window()
 
 

@@ -47,8 +47,8 @@ async def become_accepted(state: ConnectionState, head: RequestHead) -> None:
         if sasl.is_missing:
             raise ClientFault(
                 "a request before the authentication; this listener requires SASL"
-                f" ({state.listener.setting}.sasl.mode), so set the client's security.protocol to SASL_SSL or"
-                " SASL_PLAINTEXT"
+                f" ({state.listener.setting}.sasl.mode), so set the client's security.protocol to"
+                f" {state.listener.sasl_protocol}"
             )
         if state.shared.clock() >= sasl.session_end_s:
             raise ClientFault(SESSION_HAS_ENDED)
@@ -76,7 +76,7 @@ async def _log_in_to_broker(state: ConnectionState, head: RequestHead, own: Upst
     watch = Stopwatch(state.shared.thread_time)
     ask = partial(ask_broker, state, head.correlation_id, head.client_id, watch)
     began_s = state.shared.clock()
-    state.authenticates = True
+    state.note_authenticating()
     state.note_broker_login_began(began_s)
     lifetime_s = await log_in(ask, state.shared.hooks, state.info, settings, state.listener.upstream.setting)
     state.note_broker_login(math.inf if lifetime_s is None else began_s + SESSION_SHARE * lifetime_s)

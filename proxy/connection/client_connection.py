@@ -110,7 +110,7 @@ class ClientConnection:
         elif waiting and not state.accepted and not state.authenticates:
             reason = (
                 "the broker closed the connection instead of serving a client that did not log in; if its listener"
-                " requires SASL, set the client's security.protocol to SASL_PLAINTEXT"
+                f" requires SASL, set the client's security.protocol to {state.listener.sasl_protocol}"
             )
             state.end_for_fault("client", reason, "no login")
         elif waiting or replies.mid_reply:

@@ -311,7 +311,7 @@ class ReplyRelay(Relay):
         self.count_held()
         self.parts.append(edited)
         self._finish()
-        self._sending = self.state.replying = True
+        self._begin_sending()
         await self._send()
 
     def _collected_much(self, frame: bytes) -> None:
@@ -393,10 +393,15 @@ class ReplyRelay(Relay):
         if parts:
             self.parts = []
             if not state.client.send_now(parts, more=self.to_splice() > 0):
-                self._sending = state.replying = True
+                self._begin_sending()
                 return False
         self._sent()
         return True
+
+    def _begin_sending(self) -> None:
+        """Leave the rest of what was scanned to `_send`, which waits until the client accepts it."""
+        self._sending = True
+        self.state.begin_reply()
 
     async def _send(self) -> None:
         """Send the remaining bytes, waiting until the client has accepted them."""
@@ -427,7 +432,7 @@ class ReplyRelay(Relay):
             if self._is_over():
                 self._finish()
             if (splice is not None and splice.held) or self.parts:
-                self._sending = self.state.replying = True
+                self._begin_sending()
             else:
                 self._sent()
         elif moved == 0 and splice is not None and splice.ended:

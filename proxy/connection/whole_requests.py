@@ -124,7 +124,7 @@ class WholeRequests:
             self.check_handshake(api.name, exchange.request_bytes)
             if self._state.sasl is not None:
                 return True
-            self._state.authenticates = True
+            self._state.note_authenticating()
             return api_key != ApiKey.SASL_AUTHENTICATE or self._state.authentication is not None
         if is_answered_here(self._state, exchange):
             self._allowed = exchange if is_allowed(self._state, exchange) else None

@@ -106,3 +106,8 @@ class Listener:
     """The host names that lead to a broker on the one port; ``None`` if each broker has a port of its own."""
     proxy_protocol_from: tuple[ipaddress.IPv4Network | ipaddress.IPv6Network, ...] = ()
     """Addresses whose connections begin with a header of the PROXY protocol."""
+
+    @property
+    def sasl_protocol(self) -> str:
+        """The ``security.protocol`` of a client that authenticates by SASL at this listener."""
+        return "SASL_PLAINTEXT" if self.tls is None else "SASL_SSL"

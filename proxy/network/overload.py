@@ -45,7 +45,7 @@ look-ups and plugins; a quarter of all descriptors if that is less."""
 RECHECK_S: Final = 0.1
 """Time between two looks whether there is room again, and the longest age of a measurement of the memory."""
 ENOUGH: Final = 0.95
-"""The part of ``limits.max_memory`` below which accepting goes on, so that it does not change at every look."""
+"""The part of ``limits.max_memory`` below which accepting resumes, so that it does not change at every look."""
 TRIM_S: Final = 5.0
 """Time between two requests to the C library to return freed memory to the system, while that is short; and for which
 clients may hold memory meanwhile."""
@@ -125,7 +125,7 @@ class Overload:
         return "memory", f"{used} bytes of memory are in use: limits.max_memory = {self.max_memory_bytes}"
 
     def _short_bytes(self, now_s: float) -> int:
-        """Return how much memory has to be freed before accepting goes on."""
+        """Return how much memory has to be freed before accepting resumes."""
         return self._memory.resident_bytes(now_s) - int(self.max_memory_bytes * ENOUGH)
 
     async def wait_until_over(self) -> None:
@@ -152,7 +152,7 @@ class Overload:
             paused_s[what] = paused_s.get(what, 0.0) + RECHECK_S
             shortage = self.shortage(now_s, paused=True)
         if left_out is not None:
-            log.info("accepting goes on", reason=f"there is room again: {what}", paused_s=round(now_s - began_s, 1))
+            log.info("accepting has resumed", reason=f"there is room again: {what}", paused_s=round(now_s - began_s, 1))
 
 
 class Memory:

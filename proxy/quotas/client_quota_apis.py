@@ -97,8 +97,9 @@ class ClientQuotaApis:
         self.shows_brokers = False
         self.max_reply_bytes = 64 * 2**20
         self._describing, self._altering = trio.Lock(), trio.Lock()
-        """Of each kind, one request is worked on at a time. Otherwise the slices of all of them would be a long turn of
-        the loop, and the replies of many descriptions would need memory before they are counted."""
+        """Locks that let one description and one alteration be processed at a time. Otherwise the slices of all of them
+        would be a long turn of the loop, and the replies of many descriptions would need memory before they are
+        counted."""
         self._repeated = RepeatedLines()
 
     async def answer(

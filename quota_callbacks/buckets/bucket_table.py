@@ -1,10 +1,10 @@
 """The table of buckets: which exist, how many there may be, and which are dropped.
 
 Clients choose their client ids, and each client id can have a bucket, so two maxima bound the table: `MAX_BUCKETS` in
-all, and `MAX_OWNED` of client ids of one user at one address. At a maximum, `ClientQuotas` charges newcomers to a
-bucket that they share. To make room, `BucketTable.sweep` drops only buckets that have forgotten everything
-(`QuotaBucket.forgotten`), so that dropping one changes no decision. So no client can end a throttle by filling the
-table, and a client that fills its own share shares buckets only with itself. Pure: time is an argument.
+all, and `MAX_OWNED` of client ids of one user at one address. At a maximum, `ClientQuotas` charges client ids
+without a bucket to one that they share. To make room, `BucketTable.sweep` drops only buckets that have forgotten
+everything (`QuotaBucket.forgotten`), so that dropping one changes no decision. So no client can end a throttle by
+filling the table, and a client that fills its own share shares buckets only with itself. Pure: time is an argument.
 """
 
 from __future__ import annotations

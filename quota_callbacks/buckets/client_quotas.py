@@ -6,8 +6,9 @@ and their history survive every change of quotas, as Kafka's sensors do. They ex
 (``ClientSensors``). Used by the built-in callbacks and by replay.
 
 If there are too many buckets (`headrace.quota_callbacks.buckets.bucket_table`), a client id without one is charged to a
-bucket that it shares: with the other newcomers of its user and address, if these have too many, or else with all
-newcomers. One limit has one such bucket, so that no number of client ids gets more than one of them would.
+bucket that it shares: with the other client ids without a bucket of its user and address, if these have too many, or
+else with all client ids without a bucket. One limit has one such bucket, so that no number of client ids gets more than
+one of them would.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ if TYPE_CHECKING:
 __all__ = ["IDLE_EXPIRY_MS", "MAX_BUCKETS", "BucketSource", "ClientQuotas"]
 
 OVERFLOW: Final = "overflow"
-"""Metric tag of a bucket that newcomers share, with their limit as its value."""
+"""Metric tag of a bucket that client ids without one share, with their limit as its value."""
 
 WAITS: Final = "waits"
 """With the slot, the key in ``request.notes`` of the bucket that the request waits for."""
@@ -199,14 +200,15 @@ class ClientQuotas(BucketSource):
 
         The limit is that of the hook `quota_limit` for the tags. For plugins that choose buckets themselves; the key is
         in the form of `headrace.quota_callbacks.entities.quota_key`. ``owner`` is the client that has chosen the name
-        (`owner_of`). If it has too many buckets, or the table is full, newcomers get a bucket that they share.
+        (`owner_of`). If it has too many buckets, or the table is full, client ids without a bucket get one that they
+        share.
         """
         bucket = self.table.get(name)
         if bucket is None:
             if self.table.owns_too_many(owner):
-                return self._shared_by_newcomers(name, owner)
+                return self._shared_bucket(name, owner)
             if self.table.is_full:
-                return self._shared_by_newcomers(name, None)
+                return self._shared_bucket(name, None)
             bucket = self._create(name, owner)
         if bucket.limit_of != self.generation:
             self._set_limit(bucket)
@@ -220,8 +222,11 @@ class ClientQuotas(BucketSource):
         self.table.add(bucket)
         return bucket
 
-    def _shared_by_newcomers(self, name: BucketName, owner: Owner | None) -> QuotaBucket:
-        """Return the bucket for all newcomers with the limit of ``name``: those of an owner, or with ``None`` all."""
+    def _shared_bucket(self, name: BucketName, owner: Owner | None) -> QuotaBucket:
+        """Return the bucket that client ids without one share, with the limit of ``name``.
+
+        It is for those of ``owner``, or with ``None`` for all.
+        """
         self.overflowed += 1
         key, tags = name
         limit: float | None = self._quota_limit(key, dict(tags))
@@ -266,7 +271,7 @@ class ClientQuotas(BucketSource):
         return len(self.table)
 
     def _set_limit(self, bucket: QuotaBucket) -> None:
-        if not bucket.overflow:  # it gets the limit of the newcomers
+        if not bucket.overflow:  # it has the limit of those that share it
             tags = bucket.tags
             self._apply(self._quota_limit(bucket.key, tags), bucket, tags)
 

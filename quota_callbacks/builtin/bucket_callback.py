@@ -30,7 +30,7 @@ class BucketCallback:
         self._quotas: BucketSource
         self._slots: tuple[object, ...] = ()
         self._slot: object = None
-        """Under which a callback with one key keeps values with connections and requests."""
+        """Key under which a callback with one quota key keeps values with connections and requests."""
 
     @hookimpl
     def configure(self, context: PluginContext) -> None:

@@ -60,7 +60,7 @@ class Certificate:
     key_file: Path
     """The key, as PEM in the format PKCS#8."""
     encrypted_key_file: Path
-    """The same, encrypted with `PASSWORD`."""
+    """The private key, encrypted with `PASSWORD`."""
     keystore_file: Path
     """Key and certificate in one PEM file, as Kafka reads it with ``ssl.keystore.type=PEM``."""
     pkcs12_file: Path
@@ -84,7 +84,7 @@ class Authority:
         self.ca_file = folder / f"{name}.pem"
         """The authority's certificate, as PEM."""
         self.truststore_file = folder / f"{name}.p12"
-        """The same as a truststore for Java: PKCS#12, encrypted with `PASSWORD`."""
+        """The authority's certificate as a truststore for Java: PKCS#12, encrypted with `PASSWORD`."""
         folder.mkdir(parents=True, exist_ok=True)
         _write(self.ca_file, self._ca.cert_pem.bytes())
         trusted = pkcs12.PKCS12Certificate(self._certificate, name.encode())

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     import ssl
     from collections.abc import Mapping
 
+# The testbed imports nothing of the project, so it has the keys of these APIs itself.
 API_VERSIONS = 18
 METADATA = 3
 # Header version 1: api key, api version, correlation id, no client id.

@@ -3,7 +3,8 @@ from pathlib import Path
 
 import pytest
 
-from headrace.config import CheckReport, check, load
+from headrace.config import CheckReport, Config, check, load
+from headrace.quota_callbacks.options import Fault
 from tests.config.documents import MINIMAL
 
 
@@ -78,6 +79,23 @@ def test_problems(tmp_path: Path) -> None:
         f'{path}:6: log.format = 2: expected "text" or "json"',
         "2 problems",
     )
+
+
+def test_plugins_are_asked_about_their_options_unless_these_are_no_table(tmp_path: Path) -> None:
+    file = tmp_path / "headrace.toml"
+    file.write_text(MINIMAL + "[plugins.options]\ntracing = 5\nmetrics = { idle_s = -1 }\n")
+    asked = []
+
+    def plugin_faults(config: Config) -> tuple[Fault, ...]:
+        asked.append(config.plugins.options)
+        return (Fault(path=("plugins", "options", "metrics", "idle_s"), found=-1, rule="expected a time"),)
+
+    assert check(partial(load, file, plugin_faults=plugin_faults)).lines == (
+        f"{file}:5: plugins.options.tracing = 5: expected a table, headed [plugins.options.tracing]",
+        f"{file}:6: plugins.options.metrics.idle_s = -1: expected a time",
+        "2 problems",
+    )
+    assert asked == [{"metrics": {"idle_s": -1}}]
 
 
 def test_a_file_that_is_not_there(tmp_path: Path) -> None:

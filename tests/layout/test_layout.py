@@ -5,10 +5,17 @@ That each package lists its modules is tested in `tests.docs.test_package_docstr
 
 from __future__ import annotations
 
+import ast
 from functools import cache
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import grimp
+
+from headrace.quota_callbacks.api_keys import API_NAMES, ApiKey
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 ROOT = Path(__file__).parents[2]
 OTHERS = ("tests", "benchmarks", "examples")
@@ -81,3 +88,54 @@ def test_nothing_is_imported_in_a_circle() -> None:
         if name not in index:
             visit(name)
     assert not circles
+
+
+def _values(node: ast.expr | None) -> list[object]:
+    """Return the constants of an expression that is a constant or a tuple, a list or a set of constants."""
+    elements = node.elts if isinstance(node, ast.Tuple | ast.List | ast.Set) else [node]
+    return [each.value for each in elements if isinstance(each, ast.Constant)]
+
+
+def _api_constants(source: str) -> Iterator[str]:
+    """Yield the constants of a module that have the name of an API, or its plural, and its key or its name."""
+    for node in ast.parse(source).body:
+        if isinstance(node, ast.Assign):
+            targets, value = node.targets[0], node.value
+        elif isinstance(node, ast.AnnAssign):
+            targets, value = node.target, node.value
+        else:
+            continue
+        names = [each.id for each in ast.walk(targets) if isinstance(each, ast.Name)]
+        values = _values(value)
+        for name in names:
+            api = name.lstrip("_")
+            for singular in (api, api.removesuffix("S"), api.removesuffix("ES")):
+                key = ApiKey.__members__.get(singular)
+                if key is not None and (key.value in values or API_NAMES[key] in values):
+                    yield name
+                    break
+
+
+def test_the_keys_of_apis_are_defined_once() -> None:
+    """By `ApiKey`. The testbed, which imports nothing of the project, repeats two."""
+    found = {
+        f"{path.relative_to(ROOT)}: {name}"
+        for folder in (*SHIPPED, "examples", "benchmarks")
+        for path in (ROOT / folder).rglob("*.py")
+        for name in _api_constants(path.read_text(encoding="utf-8"))
+    }
+    assert found == set()
+
+
+def test_a_key_that_is_defined_again_is_found() -> None:
+    source = """\
+PRODUCE: Final = 0
+FETCHES: Final = (1, 78)
+_METADATA = 3
+FETCH, HEARTBEAT = 1, 12
+INIT_PRODUCER_ID = "InitProducerId"
+SHARE_FETCH = 100
+PRODUCE_VERSION = 0
+"""
+    found = list(_api_constants(source))
+    assert found == ["PRODUCE", "FETCHES", "_METADATA", "FETCH", "HEARTBEAT", "INIT_PRODUCER_ID"]

@@ -111,7 +111,7 @@ def test_without_pyspark_the_error_names_the_extra_to_install(tmp_path: Path) ->
     environment = os.environ | {"PYTHONPATH": f"{tmp_path}:{ROOT}"}
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 1
-    said = "the pipeline needs the package pyspark, which is not installed: install headrace[pipeline]"
+    said = "the pipeline needs the package pyspark: pip install 'headrace[pipeline]'"
     assert done.stderr == f"headrace pipeline: {said}\n"
 
 

@@ -215,6 +215,17 @@ def test_wrong_options_are_listed_with_the_errors_of_the_file(tmp_path: Path, co
     assert places[:3] == [f"{file}:5:", f"{file}:7:", f"{file}:8:"]
 
 
+def test_wrong_options_are_listed_beside_options_that_are_no_table(tmp_path: Path) -> None:
+    file = tmp_path / "headrace.toml"
+    file.write_text(f"{COMPLETE}[plugins.options]\ntracing = 5\nusage_records.max_rows = 'x'\n")
+    result = run_headrace("check-config", file)
+    assert result.returncode == 1
+    table, rows, counted = result.stderr.splitlines()
+    assert table == f"{file}:6: plugins.options.tracing = 5: expected a table, headed [plugins.options.tracing]"
+    assert rows.startswith(f"{file}:7: plugins.options.usage_records.max_rows = ")
+    assert counted == "2 problems"
+
+
 def test_check_config_heeds_variables(tmp_path: Path) -> None:
     file = tmp_path / "headrace.toml"
     file.write_text(COMPLETE)
@@ -238,6 +249,14 @@ def test_a_repeated_flag_adds_to_the_first() -> None:
     again = ("--bootstrap-servers", "127.0.0.1:2,127.0.0.1:3")
     with ProxyProcess(UNREACHABLE, arguments=again) as proxy:
         assert "upstream 127.0.0.1:1, 127.0.0.1:2, 127.0.0.1:3 (" in proxy.output
+
+
+@pytest.mark.parametrize("flag", ["--listen", "--log-level", "--config"])
+def test_a_repeated_flag_with_one_value_is_refused(flag: str) -> None:
+    """Otherwise the first value would be dropped without a word."""
+    result = run_headrace("run", *REQUIRED, flag, "first", flag, "second")
+    assert result.returncode == 2
+    assert f"'{flag}': it has one value, and is given 2 times: first, second" in result.stderr
 
 
 def test_variables_alone_start_a_proxy() -> None:

@@ -1,7 +1,8 @@
 """The state of one client's connection, shared by its relays, its authentication and the editing of its replies.
 
 Must not import a relay. `headrace.proxy.connection.client_connection` creates one state for each connection. Its
-progress (see the diagram) is changed by the methods below alone; its other attributes are set by the relays, too.
+progress (see the diagram), ``authenticates``, ``replying`` and ``ends_when_quiet`` are changed by the methods below
+alone; its other attributes are set by the relays, too.
 """
 
 from __future__ import annotations
@@ -38,15 +39,22 @@ class ConnectionState:
         accepted by the listener
               |
               v
-        UNACCEPTED ---- is_accepted(), note_accepted() ----> ACCEPTED
-        the broker has not shown                             callbacks are called
-        that it serves the client                                |
-              |                                                  | begin_drain()
-              | end_for_fault(), end()                           v
-              |                                              DRAINING
-              |                                              reads no further request
-              |                                                  | end_if_drained(), end_for_fault()
-              +-----------------> ENDED <------------------------+
+        UNACCEPTED ------------- 1 -------------> ACCEPTED
+        only handshakes are forwarded             callbacks are called
+              |                                       |
+              +------ 2 ---> DRAINING <--- 2 ---------+
+              |              reads no further request |
+              |                  |                    |
+              |                  3                    |
+              |                  v                    |
+              +------ 4 ----> ENDED <----- 4 ---------+
+
+    1. The broker has shown that it serves the client, or the proxy has accepted the client's login: `is_accepted`,
+       `note_accepted`, `note_owner`, `note_proved`, `note_broker_login`.
+    2. `begin_drain`, `stop_reading`.
+    3. `end_if_drained`. The connection has no ``reason`` then, and ``ended`` is false.
+    4. `end`, `end_for_fault` and `cancel`, also from DRAINING. Most connections end so from ACCEPTED, when the client
+       or the broker closes; in that case, too, there is no ``reason`` if nothing was in flight.
 
     In each state but ENDED the client's socket is read, unless the client is muted (``mute``), the queue of requests in
     flight is full (``in_flight.full``), or the connection is draining; `wait_for_turn` waits until it may be read.
@@ -218,9 +226,14 @@ class ConnectionState:
         sasl = self.sasl
         return self.listener.upstream.sasl is not None and (sasl is None or not sasl.is_missing)
 
+    def note_authenticating(self) -> None:
+        """Note that the client, or the proxy for it, authenticates on the connection to the broker, or begins to."""
+        self.authenticates = True
+
     def note_login_began(self) -> None:
         """Note that the client has begun to authenticate to the proxy. Until it has done so, nothing else is served."""
-        self.authenticates = self.info.authenticating = True
+        self.note_authenticating()
+        self.info.authenticating = True
         self.asks_from_s = -math.inf
 
     def note_proved(self) -> None:
@@ -308,7 +321,7 @@ class ConnectionState:
     async def flush_local_replies(self) -> None:
         """Send the proxy's own replies that are next, unless the reply relay is writing and will send them."""
         while not self.replying and (reply := self.in_flight.local_reply) is not None:
-            self.replying = True
+            self.begin_reply()
             frame = reply.make()  # while what is to be changed in it is kept
             exchange = self.in_flight.pop()
             await self.client.send([frame])
@@ -332,6 +345,10 @@ class ConnectionState:
             else:
                 await self.flush_local_replies()
 
+    def begin_reply(self) -> None:
+        """Note that a task writes to the client and waits for it, so that no other task may write until `end_reply`."""
+        self.replying = True
+
     def end_reply(self) -> None:
         """Note that the write to the client has finished, and wake the task that waits for it."""
         self.replying = False
@@ -346,6 +363,11 @@ class ConnectionState:
             self.shared.hooks.request_completed(exchange)
 
     # --- DRAINING, ENDED ---
+
+    def note_age(self, *, is_old: bool) -> None:
+        """Note whether the connection is so old that it ends when it is quiet, as one that is draining does anyway."""
+        if is_old or not self._draining:
+            self.ends_when_quiet = is_old
 
     def begin_drain(self) -> None:
         """Read no further requests, and end the connection when all replies were sent."""
@@ -369,7 +391,7 @@ class ConnectionState:
         return self._reason
 
     def end_if_drained(self) -> None:
-        """End a draining connection if nothing is in flight."""
+        """End a draining connection, without a reason, if nothing is in flight."""
         if self.draining and not self.is_busy:
             self.cancel()
 
@@ -433,7 +455,7 @@ class ConnectionState:
 
     @property
     def ended(self) -> bool:
-        """Whether the connection was ended, so that nothing more is read."""
+        """Whether the connection was ended for a reason, so that nothing more is read."""
         return self.reason is not None
 
     def drop_held(self) -> None:

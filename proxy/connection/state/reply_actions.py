@@ -51,7 +51,7 @@ class Rewrite:
 class Settle:
     """Collect the reply, call quota callbacks with what it contains, and edit it as `Rewrite` does.
 
-    That are the broker's error codes, for which callbacks return or omit a charge, or the records of a ShareFetch.
+    The content is the broker's error codes, by which callbacks return or keep a charge, or the records of a ShareFetch.
     """
 
     __slots__ = ("merge",)

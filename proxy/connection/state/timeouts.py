@@ -188,17 +188,16 @@ def end_if_old(state: ConnectionState, now_s: float) -> None:
     old_s = now_s - state.opened_s - age_of_end_s(state)
     begun = state.accepted and state.current is not None  # neither the TLS handshake nor the login is interrupted
     if not state.shared.limits.max_connection_age_s or old_s < 0 or not begun or state.ended:
-        if not state.draining:
-            state.ends_when_quiet = False  # the limit may have been raised
+        state.note_age(is_old=False)  # the limit may have been raised
         return
     if state.draining or state.mute.until_s > now_s:
-        state.ends_when_quiet = True  # the end of the mute is noticed by it
+        state.note_age(is_old=True)  # the end of the mute is noticed by it
         return
     if now_s - state.last_active_s >= QUIET_S:
         end_if_quiet(state, now_s)
     if state.draining or old_s < BUSY_S:
         return
-    state.ends_when_quiet = True
+    state.note_age(is_old=True)
     # A client with a single request in flight is found without it soon. A Produce without acks that is not read would
     # be lost, since the client does not send it again.
     if old_s >= PIPELINED_S and len(state.in_flight) > 1 and not state.unacknowledged:

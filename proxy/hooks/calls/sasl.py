@@ -1,7 +1,7 @@
 """Calling the hooks for SASL exchanges that the proxy takes part in; part of `hook_calls`.
 
-The exchanges are code of plugins as well, whose calls are measured. Whoever calls one reports its exceptions, other
-than `SaslRefused`, to `SaslCalls.server_failed` or `SaslCalls.client_failed`.
+The exchanges are code of plugins as well, whose calls are measured. The caller of an exchange reports its exceptions,
+other than `SaslRefused`, to `SaslCalls.server_failed` or `SaslCalls.client_failed`.
 """
 
 from __future__ import annotations

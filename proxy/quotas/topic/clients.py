@@ -19,7 +19,8 @@ class TopicSettings:
     properties: Mapping[str, str] = field(repr=False)
     """librdkafka's settings, with ``bootstrap.servers``."""
     replication_factor: int | None = None
-    """That of a topic that is created; ``None`` is 3, or the number of brokers if that is lower."""
+    """Replication factor of a topic that the proxy creates; ``None`` is 3, or the number of brokers if that is
+    lower."""
     history_ms: int
     """How long every record is kept; afterwards, compaction removes those that later ones supersede."""
 

@@ -79,15 +79,15 @@ class TopicState:
         self._quotas: dict[QuotaEntity, Mapping[str, float]] = {}
         self._count = 0
         self._quota_characters = 0
-        """Those of the names and keys of all quotas."""
+        """Number of characters in the names and keys of all quotas."""
         self._changes: deque[Change] = deque()
         self._kept_changes, self._kept_characters = kept_changes, kept_characters
         self._characters = 0
-        """Those of the changes that are kept."""
+        """Number of characters in the changes that are kept."""
         self._repeated = RepeatedLines()
         self._base = base
         self.sequence = base
-        """That of the last change: the base, its offset and 1."""
+        """Sequence number of the last change: the base, its offset and 1."""
         self.import_state: ImportState | None = None
         """The state in the latest record about the import."""
         self._complete_from = base

@@ -1,8 +1,8 @@
 """Fetch sessions (KIP-227): keeping clients from opening them where each request has to name all of its topics.
 
-In a session, a Fetch names only the topics that it adds, and a session belongs to whoever knows its number. A proxy
-that authorizes therefore forwards each Fetch as one without a session, as if the broker had no room for more sessions
-(``max.incremental.fetch.session.cache.slots``). Source: ``FetchRequest.json`` v7-v18, ``FetchMetadata``.
+In a session, a Fetch names only the topics that it adds, and any client that knows the number of a session can use it.
+A proxy that authorizes therefore forwards each Fetch as one without a session, as if the broker had no room for more
+sessions (``max.incremental.fetch.session.cache.slots``). Source: ``FetchRequest.json`` v7-v18, ``FetchMetadata``.
 """
 
 from __future__ import annotations

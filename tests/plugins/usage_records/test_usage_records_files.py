@@ -1,4 +1,4 @@
-"""Usage records in files: rotated, removed, taken up from dead writers, and whole lines alone."""
+"""Usage records in files: rotated, removed, completed for processes that have ended, and whole lines alone."""
 
 from __future__ import annotations
 

@@ -151,7 +151,7 @@ async def test_a_turn_of_over_thirty_seconds_is_warned_of(
         await book.round_trip(produce(1, 31_000), reply(PRODUCE, 7, 1))
         await book.round_trip(produce(2), reply(PRODUCE, 7, 2))
     output = capsys.readouterr().out
-    assert "a turn takes longer than clients usually wait" in output
+    assert "a paced request waits longer than clients usually do" in output
     assert "turn_s=31.0" in output
 
 

@@ -10,6 +10,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from headrace.plugins.sasl_identity import SaslIdentity
+from headrace.proxy.network.listener import ListenerTls
 from headrace.quota_callbacks.api_keys import ApiKey
 from tests.proxy.playbook import Book, framed, open_book, reply, request
 
@@ -128,10 +129,18 @@ async def test_at_most_one_warning_a_minute_for_a_host(autojump_clock: MockClock
     assert [line["log_level"] for line in logged(lines, "login refused")] == ["warning", "debug", "debug"]
 
 
-async def test_a_client_that_does_not_log_in_is_distinguished_from_a_refused_one(autojump_clock: MockClock) -> None:
+@pytest.mark.parametrize(
+    ("tls", "protocol"),
+    [(None, "SASL_PLAINTEXT"), (ListenerTls(context=None, principals=None), "SASL_SSL")],  # type: ignore[arg-type]
+    ids=["plaintext", "TLS"],
+)
+async def test_a_client_that_does_not_log_in_is_distinguished_from_a_refused_one(
+    tls: ListenerTls | None, protocol: str, autojump_clock: MockClock
+) -> None:
     """The broker of a SASL listener closes the connection at its first request."""
     with capture_logs() as lines:
         async with open_book() as book:
+            book.listener.tls = tls
             book.forget_acceptance()
             await book.client.sends(request(ApiKey.HEARTBEAT, 4, 1))
             await book.upstream.wait_for_dial(1)
@@ -140,3 +149,4 @@ async def test_a_client_that_does_not_log_in_is_distinguished_from_a_refused_one
             await book.client.receives_the_end()
     [line] = [line for line in lines if line["event"] == "connection closed"]
     assert "did not log in; if its listener requires SASL" in line["reason"]
+    assert line["reason"].endswith(f"set the client's security.protocol to {protocol}")

@@ -112,7 +112,7 @@ async def test_a_pause_makes_room_and_is_counted_and_logged_once_a_minute(autoju
     assert counters.accept_paused_s == {"descriptors": pytest.approx(10.2, abs=0.2)}
     assert [(each["event"], each["log_level"]) for each in logs] == [
         ("accepting is paused", "warning"),
-        ("accepting goes on", "info"),
+        ("accepting has resumed", "info"),
     ]
     assert logs[1]["paused_s"] == pytest.approx(7.1, abs=0.2)
 

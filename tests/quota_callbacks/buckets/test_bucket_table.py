@@ -64,7 +64,7 @@ def test_a_debt_survives_any_number_of_invented_client_ids() -> None:
     assert quotas.overflowed > 0
 
 
-def test_newcomers_of_one_client_share_one_bucket_and_nobody_elses() -> None:
+def test_further_client_ids_of_one_client_share_one_bucket_with_no_other_client() -> None:
     quotas = quotas_with()
     attacker, honest = connection_from("192.0.2.2"), connection_from("192.0.2.3")
     buckets = {bucket_of(quotas, attacker, f"invented-{number}") for number in range(1000)}

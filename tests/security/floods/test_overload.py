@@ -1,4 +1,4 @@
-"""Floods on a proxy with few file descriptors or little memory: served clients are served, and accepting goes on."""
+"""Floods on a proxy with few file descriptors or little memory: served clients are served, and accepting resumes."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def test_a_flood_leaves_served_clients_served_and_accepting_goes_on(kafka: First
                 return is_served(connect(one, proxy.port, "127.0.0.2", 1)[0])
 
         wait_until(served, "a new client is served")
-        wait_for_events(proxy, "accepting goes on")
+        wait_for_events(proxy, "accepting has resumed")
 
 
 def test_a_client_that_is_connected_reaches_its_broker_during_a_flood(kafka: FirstBroker) -> None:
@@ -96,7 +96,7 @@ def test_above_max_memory_new_clients_wait_and_the_others_are_served(kafka: Firs
         assert second.reply()[0] == 1
         [line] = wait_for_events(proxy, "accepting is paused")
         assert "limits.max_memory = 1048576" in line["reason"]
-        wait_for_events(proxy, "accepting goes on")
+        wait_for_events(proxy, "accepting has resumed")
 
 
 @pytest.mark.exhaustive

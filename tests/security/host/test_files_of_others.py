@@ -130,7 +130,7 @@ async def test_a_state_file_with_a_second_name_is_refused(tmp_path: Path) -> Non
 
 @pytest.mark.parametrize("kind", ["link", "fifo", "folder"])
 def test_what_others_have_put_among_the_usage_files_is_left_alone(tmp_path: Path, kind: str) -> None:
-    """A dead writer's file is cut after its last line: not so the target of a link with such a name."""
+    """The file of a process that has ended is cut after its last line: not so the target of a link with such a name."""
     folder = tmp_path / "usage"
     folder.mkdir()
     target = tmp_path / "precious"

@@ -1,7 +1,7 @@
 """The regular expressions of mapping rules: those of Java, matched within a bound on their time. Pure.
 
 Kafka applies a rule with `java.util.regex`, which may take exponential time, as Python's `re` may; both would block the
-event loop, and the subject that a rule is applied to is chosen by whoever had a certificate signed. A `Pattern` visits
+event loop, and the owner of a certificate chose the subject that a rule is applied to. A `Pattern` visits
 each pair of a state and a position at most once, so its time is at most the product of both numbers, and its result is
 still that of Java: of several matches, the one that backtracking would find first. This works without references to
 groups and without lookahead, which `pattern_syntax` refuses.
