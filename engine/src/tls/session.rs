@@ -255,7 +255,8 @@ impl Session {
             self.incoming.extend_from_slice(rest);
         }
         if is_of_handshake {
-            if self.is_handshaking() && self.received > MAX_HANDSHAKE_BYTES {
+            let after_it = if self.is_handshaking() { 0 } else { run.data + self.incoming.len() };
+            if self.received.saturating_sub(after_it as u64) > MAX_HANDSHAKE_BYTES {
                 self.failure.get_or_insert(Failure::Reason(String::from("EXCESSIVE_HANDSHAKE_SIZE")));
             }
             return run.written;
