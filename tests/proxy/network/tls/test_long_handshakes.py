@@ -109,7 +109,7 @@ async def test_a_broker_that_trusts_many_authorities(
 @pytest.mark.usefixtures("libraries")
 async def test_a_handshake_of_long_messages(authority: Authority, truststore: Path) -> None:
     """None of its messages is too long, but all of them are together. OpenSSL has no such limit."""
-    file = with_long_chain(authority, 62 * 1024)
+    file = with_long_chain(authority, 59 * 1024)
     with (
         openssl_server(file, truststore, "-tls1_3") as address,
         trio.fail_after(DEADLINE_S),
