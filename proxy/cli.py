@@ -173,7 +173,7 @@ async def _serve(server: Server, manager: ServiceManager) -> None:
         manager.send(READY)
 
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(manager.run)
+        nursery.start_soon(manager.run, lambda: bool(server.operations.hanging))
         nursery.start_soon(server.handle_signals, manager)
         await server.run(on_ready)
         nursery.cancel_scope.cancel()

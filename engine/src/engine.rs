@@ -96,6 +96,8 @@ struct Mailbox {
     has_completed: AtomicBool,
     /// Whether the control plane waits for a connection, which is given back before others have their turn.
     is_waited_for: AtomicBool,
+    /// How often the thread has executed its commands.
+    beats: AtomicU64,
 }
 
 impl Mailbox {
@@ -202,6 +204,7 @@ impl Engine {
             wake: eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC)?,
             has_completed: AtomicBool::new(false),
             is_waited_for: AtomicBool::new(false),
+            beats: AtomicU64::new(0),
         });
         let place = Workplace {
             table: Arc::clone(table),
@@ -284,6 +287,18 @@ impl Engine {
     #[must_use]
     pub fn completed(&self) -> HashMap<u64, Collected> {
         std::mem::take(&mut *lock(&self.shared.completed))
+    }
+
+    /// Wakes the threads that have connections, and returns how often each has executed its commands until now; `None`
+    /// for one without connections. A thread that runs has another number soon.
+    #[must_use]
+    pub fn beats(&self) -> Vec<Option<u64>> {
+        let ask = |mailbox: &Mailbox| {
+            let beats = mailbox.beats.load(Ordering::Acquire);
+            wake(&mailbox.wake);
+            beats
+        };
+        self.mailboxes.iter().zip(&self.loads).map(|(mailbox, load)| (*load > 0).then(|| ask(mailbox))).collect()
     }
 
     fn forget(&mut self, id: u64) -> Option<usize> {
@@ -511,6 +526,7 @@ impl Worker {
     /// Executes the commands; returns `false` if the thread has to end.
     fn obey(&mut self) -> bool {
         let _ = read(self.mailbox.wake.as_fd(), &mut [0_u8; 8]);
+        self.mailbox.beats.fetch_add(1, Ordering::Release); // after the read, which may take the wake of `Engine::beats`
         let commands = std::mem::take(&mut *lock(&self.mailbox.commands));
         for command in commands {
             match command {

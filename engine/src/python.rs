@@ -381,6 +381,10 @@ impl PyEngine {
         self.engine.requests.iter().map(value).collect()
     }
 
+    fn beats(&self) -> Vec<Option<u64>> {
+        self.engine.beats()
+    }
+
     fn stop(&mut self, py: Python<'_>) {
         py.detach(|| self.engine.stop());
     }

@@ -107,6 +107,8 @@ class MetricsPage:
                 "reason",
                 data_plane.returns,
             )
+            text = "Time in seconds for which the slowest thread of the native data plane has not answered."
+            yield _gauge("native_silence_seconds", text, data_plane.watch.silent_s)
         yield _counter(
             "connections_accepted", "Total number of accepted client connections.", counters.connections_accepted
         )

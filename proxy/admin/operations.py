@@ -41,9 +41,14 @@ class Operations:
         """Whether quotas are enforced."""
         return self.shared.enforcement.enabled
 
+    @property
+    def hanging(self) -> str:
+        """Which thread of the native data plane does not answer, and since when; empty if all do."""
+        return "" if self.shared.data_plane is None else self.shared.data_plane.watch.problem
+
     async def not_ready(self) -> list[str]:
         """Return the reasons why the proxy should get no traffic, none when it is ready: it is draining, its listeners
-        are not open, or no bootstrap server answers.
+        are not open, a thread of the data plane hangs, or no bootstrap server answers.
         """
         if self.draining:
             return ["the proxy is draining"]
@@ -58,7 +63,8 @@ class Operations:
         async with trio.open_nursery() as nursery:  # at once: each may take as long as the attempts to connect
             for upstream in {each.upstream.setting: each.upstream for each in self.shared.listeners}.values():
                 nursery.start_soon(ask, upstream)
-        return [_without_answer(setting) for setting in sorted(silent)]
+        hanging = [self.hanging] if self.hanging else []
+        return hanging + [_without_answer(setting) for setting in sorted(silent)]
 
     async def metrics(self) -> bytes:
         """Return the Prometheus page. The caller waits for one call before the next.

@@ -16,6 +16,7 @@ import trio
 from headrace.config.schema import DataPlane
 from headrace.proxy.data_plane.api_rows import api_rows
 from headrace.proxy.data_plane.meters import MeterTable
+from headrace.proxy.data_plane.thread_watch import ThreadWatch
 from headrace.quota_callbacks.request_sums import LATENCY_BOUNDS_S
 
 if TYPE_CHECKING:
@@ -33,6 +34,9 @@ EXTENSION: Final = "headrace._engine"
 
 COLLECT_S: Final = 0.05
 """Seconds between two collections of charges and counters."""
+
+WATCH_S: Final = 1.0
+"""Seconds between two checks whether the threads still run, while there are connections."""
 
 
 class Relayed(Protocol):
@@ -89,6 +93,7 @@ class NativeDataPlane:
             sample_ratio=hooks.completed.sample_ratio,
         )
         self.meters = MeterTable(self.engine, now_ms)
+        self.watch = ThreadWatch(threads)
         self._enforcement = enforcement
         self._limits = limits
         self._counters = counters
@@ -147,11 +152,13 @@ class NativeDataPlane:
         self._note_completed()
 
     async def run(self) -> None:
-        """Continue connections that return, and collect charges and completed requests, until cancelled."""
-        collected_s = -COLLECT_S
+        """Continue connections that return, collect charges and completed requests, and watch the threads, until
+        cancelled."""
+        collected_s = watched_s = -WATCH_S
         try:
             while True:
                 if not self._connections:
+                    self.watch.end()
                     self._wakes = trio.Event()
                     await self._wakes.wait()
                 with trio.move_on_after(COLLECT_S):
@@ -161,6 +168,9 @@ class NativeDataPlane:
                 if now_s - collected_s >= COLLECT_S:
                     collected_s = now_s
                     self.engine.collect()  # threads that have something wake this task
+                if now_s - watched_s >= WATCH_S:
+                    watched_s = now_s
+                    self.watch.check(self.engine.beats(), now_s)
         finally:
             self.close()
 

@@ -1,7 +1,7 @@
 """Messages to the service manager that has started the proxy: systemd's notification protocol, sd_notify(3).
 
-Sent by the event loop, so that a loop that hangs sends none: then systemd restarts the proxy. Without
-``NOTIFY_SOCKET`` in the environment, nothing is sent.
+Sent by the event loop, so that a loop that hangs sends none, and not while a thread of the data plane hangs: then
+systemd restarts the proxy. Without ``NOTIFY_SOCKET`` in the environment, nothing is sent.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import trio
 from headrace.proxy.repeated_lines import RepeatedLines
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, MutableMapping
+    from collections.abc import Callable, Iterator, MutableMapping
 
 log = structlog.get_logger("headrace.service_manager")
 
@@ -57,16 +57,17 @@ class ServiceManager:
         finally:
             self.send(READY)
 
-    async def run(self) -> None:
-        """Send messages, and keep the watchdog from restarting the proxy, until cancelled."""
+    async def run(self, hangs: Callable[[], bool]) -> None:
+        """Send messages, and keep the watchdog from restarting the proxy unless ``hangs``, until cancelled."""
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(self._keep_alive)
+            nursery.start_soon(self._keep_alive, hangs)
             async for message in self._waiting:
                 await self._write(message)
 
-    async def _keep_alive(self) -> None:
+    async def _keep_alive(self, hangs: Callable[[], bool]) -> None:
         while self._address and self._watchdog_s:
-            await self._write(WATCHDOG)
+            if not hangs():
+                await self._write(WATCHDOG)
             await trio.sleep(self._watchdog_s / MESSAGES_PER_TIMEOUT)
 
     async def _write(self, message: str) -> None:

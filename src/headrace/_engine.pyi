@@ -171,6 +171,12 @@ class Engine:
     def requests(self) -> list[int]:
         """Return the number of requests that were relayed since the start, by API key."""
 
+    def beats(self) -> list[int | None]:
+        """Wake the threads that have connections, and return how often each thread has executed commands until now.
+
+        A thread that runs has another number soon after. ``None`` stands for a thread without connections.
+        """
+
     def stop(self) -> None:
         """End the threads, and wait for them. Connections that have not returned are left as they are."""
 

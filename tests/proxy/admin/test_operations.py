@@ -1,13 +1,14 @@
-"""Whether the proxy is ready, if its listeners lead to several listeners of brokers."""
+"""Whether the proxy is ready: its listeners may lead to several listeners of brokers, and a thread may hang."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import trio
 
 from headrace.proxy.admin.operations import Operations
+from headrace.proxy.data_plane.thread_watch import ThreadWatch
 from headrace.proxy.network.listener import Listener
 from headrace.proxy.network.topology import Topology
 from tests.proxy.playbook import open_book
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     from trio.testing import MockClock
 
 ANSWER_S = 3.0
+HANGING = "data plane thread 1 has not answered for 12 s"
 
 
 class Brokers:
@@ -35,6 +37,15 @@ class Brokers:
 def listener(setting: str, brokers: Brokers) -> Listener:
     topology = Topology(advertised_host="proxy", advertised_port=9192, node_ids=range(3))
     return Listener(setting=setting, topology=topology, upstream=brokers)  # type: ignore[arg-type]
+
+
+class HangingDataPlane:
+    """A data plane whose second thread has not answered for 12 seconds."""
+
+    def __init__(self) -> None:
+        self.watch = ThreadWatch(2)
+        for second in range(13):
+            self.watch.check([second, 0], float(second))
 
 
 @pytest.mark.parametrize(
@@ -59,3 +70,18 @@ async def test_brokers_that_do_not_answer_are_named(
         assert await operations.not_ready() == reasons
         assert trio.current_time() - began_s == pytest.approx(ANSWER_S), "one waits for the other"
         assert near.asked + same.asked == far.asked == 1
+
+
+async def test_a_thread_of_the_data_plane_that_hangs_is_named(autojump_clock: MockClock) -> None:
+    data_plane: Any = HangingDataPlane()
+    async with open_book() as book:
+        shared = book.shared
+        shared.listeners = (listener("listen", Brokers("upstream", answer=False)),)
+        shared.data_plane = data_plane
+        operations = Operations(shared, [])
+        operations.serving = True
+        assert operations.hanging == HANGING
+        assert await operations.not_ready() == [HANGING, "no bootstrap server answers"]
+        data_plane.watch.check([13, 1], 13.0)
+        assert operations.hanging == ""
+        assert await operations.not_ready() == ["no bootstrap server answers"]

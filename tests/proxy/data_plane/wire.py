@@ -25,10 +25,12 @@ CREDIT = 2**40
 COSTS = (0.5, 0.25)
 
 
-def new_engine(*, latency_bounds_ns: list[int] | None = None, sample_ratio: float = 0.0) -> Any:
-    """Return an engine with one thread, for all APIs that can be relayed natively."""
+def new_engine(threads: int = 1, *, latency_bounds_ns: list[int] | None = None, sample_ratio: float = 0.0) -> Any:
+    """Return an engine for all APIs that can be relayed natively."""
     rows = list(api_rows(READ_IN_FULL, lambda _: COSTS))
-    return import_module(EXTENSION).Engine(1, rows, latency_bounds_ns=latency_bounds_ns, sample_ratio=sample_ratio)
+    return import_module(EXTENSION).Engine(
+        threads, rows, latency_bounds_ns=latency_bounds_ns, sample_ratio=sample_ratio
+    )
 
 
 def new_seen_ids() -> Any:
