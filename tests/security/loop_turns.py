@@ -14,17 +14,23 @@ if TYPE_CHECKING:
     from testbed.proxy_process import ProxyProcess
 
 LAG = "headrace_event_loop_lag_seconds"
-LEAST_WAIT_S = 0.5
-"""For so long a turn of a second must have waited for a processor to be no fault of the proxy."""
+LONG_S = 0.5
+"""Turns that take longer than this fail a test: a bucket of the histogram.
+
+The turns of all attacks took less than 0.1 s on two cores, apart from the time for which they waited for one. That
+number is not required, since it depends on the machine's speed: one that is five times as slow still passes.
+"""
+LEAST_WAIT_S = LONG_S / 2
+"""For so long a long turn must have waited for a processor to be no fault of the proxy."""
 SAMPLE_S = 0.05
 
 
 @contextlib.contextmanager
 def no_long_turn(proxy: ProxyProcess) -> Iterator[None]:
-    """A block in which the proxy's event loop looks for events at least once a second.
+    """A block in which the proxy's event loop looks for events at least every `LONG_S` seconds.
 
-    On an idle machine no attack takes the loop for more than 100 ms at a time. The duration includes the time for which
-    the process waits for a processor or is stalled, so that a turn may be as long if this was most of it.
+    The duration of a turn includes the time for which the process waits for a processor or is stalled, so that a turn
+    may be longer if this was at least half of `LONG_S`.
     """
     with stalls_of(proxy.pid) as stalls_s:
         before, waited_before_s = long_turns(proxy), waited_s(proxy)
@@ -66,7 +72,7 @@ def waited_s(proxy: ProxyProcess) -> float:
     return int(waited_ns) / 1e9
 
 
-def long_turns(proxy: ProxyProcess, longer_than_s: float = 1.0) -> float:
+def long_turns(proxy: ProxyProcess, longer_than_s: float = LONG_S) -> float:
     """The number of turns of the event loop that took longer than that, during which no client was served."""
     counts = {}
     for line in proxy.get("/metrics")[1].splitlines():  # one page, since turns are counted meanwhile
