@@ -228,9 +228,11 @@ def _warnings_of_threads(config: Config) -> Iterator[str]:
 def _warnings_of_sent_secrets(tables: ListenerTables) -> Iterator[str]:
     """Yield a warning for each login of the proxy at brokers without TLS that sends a secret as it is."""
     setting, lookup = tables.upstream_setting, tables.upstream.owner_lookup.mechanism
-    mechanisms = {"sasl": {login.mechanism for _, login in broker_logins(tables)}, "owner_lookup": {lookup}}
-    for table, used in mechanisms.items():
-        for mechanism in sorted(_SENT_SECRETS.keys() & used):
+    used = {("sasl", login.mechanism) for _, login in broker_logins(tables)}
+    if lookup is not None:
+        used.add(("owner_lookup", lookup.value))
+    for table, mechanism in sorted(used):
+        if mechanism in _SENT_SECRETS:
             yield (
                 f"{setting}.{table}: {mechanism} without TLS sends the {_SENT_SECRETS[mechanism]} over a connection"
                 f" that others may read; set {setting}.tls.enabled = true, or another mechanism"
