@@ -21,7 +21,7 @@ from enum import Enum, StrEnum
 from types import NoneType
 from typing import TYPE_CHECKING, Annotated, Any, Final, TypeAlias, TypeVar, get_args, get_origin
 
-from pydantic import BaseModel, ConfigDict, Field, GetCoreSchemaHandler, SecretStr, Strict, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, GetCoreSchemaHandler, Strict, ValidationError
 from pydantic_core import CoreSchema, InitErrorDetails, PydanticCustomError, core_schema
 
 from headrace.quota_callbacks.files import read_ordinary_file
@@ -224,37 +224,6 @@ class _Distinct:
         if faults:
             raise misfits(faults)
         return values
-
-
-def secrets_of(expected: str) -> Parsed:
-    """Return the annotation for a table of settings by name, whose values are hidden in messages and ``repr``.
-
-    If a name ends with ``_file``, its value is the path of a file with the value of the setting without that suffix. A
-    newline at the end of the file is removed.
-    """
-
-    def parse(raw: object) -> dict[str, SecretStr]:
-        if not isinstance(raw, Mapping) or not all(isinstance(each, str | int | float) for each in raw.values()):
-            raise misfits([Fault(rule=f"expected {expected}")])
-        settings: dict[str, SecretStr] = {}
-        faults: list[Fault] = []
-        for name, value in raw.items():
-            setting = name.removesuffix("_file")
-            if setting != name and setting in raw:
-                faults.append(Fault(path=(name,), rule=f"expected either this or {dotted((setting,))}"))
-            try:
-                settings[setting] = SecretStr(_setting(value) if setting == name else read_secret(value))
-            except ValueError as error:
-                faults.append(Fault(path=(name,), found=SecretStr(""), rule=str(error)))  # it may be the secret itself
-        if faults:
-            raise misfits(faults)
-        return settings
-
-    return Parsed(expected, parse, {"type": "object"})
-
-
-def _setting(value: object) -> str:
-    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def read_secret(path: object) -> str:

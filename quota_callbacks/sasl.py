@@ -59,7 +59,7 @@ class ServerExchange(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UpstreamSasl:
-    """How the proxy authenticates to brokers, as the configuration has it. Contains no secret, only its source."""
+    """How the proxy authenticates to brokers, as the configuration has it, with the source of the password."""
 
     mechanism: str
     """The name of the mechanism, as SaslHandshake has it."""
@@ -69,8 +69,8 @@ class UpstreamSasl:
     """Where the password, or the secret of the client id, is read from."""
     extensions: Mapping[str, str] = field(default_factory=dict)
     """The extensions that the mechanism sends: of SCRAM, RFC 5802, and of OAUTHBEARER, KIP-342."""
-    options: Mapping[str, str] = field(default_factory=dict)
-    """Further settings of the mechanism; its plugin defines which there are."""
+    options: Mapping[str, str] = field(default_factory=dict, repr=False)
+    """Further settings of the mechanism, which its plugin defines. ``repr`` hides them: they may be secret."""
 
 
 class ClientExchange(Protocol):

@@ -5,24 +5,32 @@
     key_password = { command = ["/usr/bin/vault", "read", "-field=password", "secret/headrace"] }
 
 The configuration holds the source and never the secret, so neither a dump nor an error message can contain it. Sources
-are read when the secret is needed, and again when it may have changed. Reading blocks: call it in a thread.
+are read when the secret is needed, and again when it may have changed; those in a table of a Kafka client's settings
+are read with the table. Reading blocks: call it in a thread.
 """
 
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import threading
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import IO, Final
 
+from pydantic import SecretStr, ValidationError
+
 from headrace.quota_callbacks.options import LONGEST_SECRET_BYTES, Fault, Parsed, misfits, read_secret
+from headrace.quota_callbacks.value_texts import dotted
 
 COMMAND_TIMEOUT_S: Final = 30.0
 """Time after which a command is killed. Reading happens at the start and beside the event loop."""
 
 _KINDS: Final = ("file", "env", "command")
+
+_SECRET_SETTING: Final = re.compile(r"(password|secret|passphrase|key\.pem)$")
+"""The names of librdkafka's settings whose values are secrets."""
 
 
 class SecretError(ValueError):
@@ -150,3 +158,45 @@ _RULE: Final = (
     "a secret is not written into the configuration; expected a table with one of file, env and command, such as "
     '{ file = "/run/secrets/password" }'
 )
+
+
+def secrets_of(expected: str) -> Parsed:
+    """Return the annotation for a table of librdkafka's settings, whose values are hidden in messages and ``repr``.
+
+    A value may be the source of a secret, as a table (see `secret_source`); that of a password or private key must be.
+    If a name ends with ``_file``, its value is the path of a file with the value of the setting without that suffix.
+    A newline at the end of a secret is removed.
+    """
+
+    def parse(raw: object) -> dict[str, SecretStr]:
+        if not isinstance(raw, Mapping) or not all(
+            isinstance(each, str | int | float | Mapping) for each in raw.values()
+        ):
+            raise misfits([Fault(rule=f"expected {expected}")])
+        settings: dict[str, SecretStr] = {}
+        faults: list[Fault] = []
+        hidden = SecretStr("")  # in place of a value, which may be the secret itself
+        for name, value in raw.items():
+            setting = name.removesuffix("_file")
+            if setting != name and setting in raw:
+                faults.append(Fault(path=(name,), rule=f"expected either this or {dotted((setting,))}"))
+            try:
+                settings[setting] = SecretStr(_setting(name, value) if setting == name else read_secret(value))
+            except ValidationError as error:
+                found = [each["ctx"]["fault"] for each in error.errors()]
+                faults += [replace(each, path=(name, *each.path), found=hidden) for each in found]
+            except ValueError as error:
+                faults.append(Fault(path=(name,), found=hidden, rule=str(error)))
+        if faults:
+            raise misfits(faults)
+        return settings
+
+    return Parsed(expected, parse, {"type": "object"})
+
+
+def _setting(name: str, value: object) -> str:
+    if isinstance(value, Mapping):
+        return _parse(value).read()
+    if _SECRET_SETTING.search(name):
+        raise ValueError(_RULE)
+    return str(value).lower() if isinstance(value, bool) else str(value)

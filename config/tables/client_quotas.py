@@ -13,8 +13,9 @@ from pydantic import SecretStr
 from headrace.config.keys import Key, Section
 from headrace.config.quotas import INT_MAX
 from headrace.config.values import duration
-from headrace.quota_callbacks.options import choice, list_of, secrets_of, text, whole
+from headrace.quota_callbacks.options import choice, list_of, text, whole
 from headrace.quota_callbacks.policies import EnforcementMode, NewConnections, QuotaPolicy
+from headrace.quota_callbacks.secret_sources import secrets_of
 
 
 class StoreKind(StrEnum):
@@ -111,8 +112,8 @@ class ClientQuotas(Section):
     topic_properties: Annotated[
         Mapping[str, SecretStr],
         secrets_of(
-            'a table of librdkafka\'s settings, each key in quotes, such as "security.protocol" = "ssl"; '
-            '"sasl.password_file" names the file that holds "sasl.password"'
+            'a table of librdkafka\'s settings, each key in quotes, such as "security.protocol" = "ssl" or '
+            '"sasl.password" = { file = "/run/secrets/password" }'
         ),
         Key(
             "Settings of librdkafka for the connection to the topic, such as for TLS and SASL, each key in quotes. "

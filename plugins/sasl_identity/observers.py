@@ -7,7 +7,12 @@ observer keeps a token.
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from headrace.plugins.sasl_identity.names import oauth_name, plain_name, scram_name, token_id
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 
 class UnseenIdentity:
@@ -17,10 +22,12 @@ class UnseenIdentity:
     recognised, so the first ordinary request that the broker serves shows that the client has been accepted.
     """
 
-    __slots__ = ("_ends_empty", "_fallback", "_principal")
+    __slots__ = ("_ends_empty", "_fallback", "_on_unnamed", "_principal")
 
-    def __init__(self, fallback: str | None, *, ends_empty: bool = False) -> None:
+    def __init__(self, fallback: str | None, on_unnamed: Callable[[], None], *, ends_empty: bool = False) -> None:
+        """``on_unnamed`` is called if the client has been accepted and there is no fallback user."""
         self._fallback = fallback
+        self._on_unnamed = on_unnamed
         self._ends_empty = ends_empty
         self._principal: str | None = None
 
@@ -32,11 +39,13 @@ class UnseenIdentity:
     def exchanged(self, _client_token: bytes, broker_token: bytes) -> None:
         """Set the principal if this is the last answer."""
         if self._ends_empty and not broker_token:
-            self._principal = self._fallback
+            self.served()
 
     def served(self) -> None:
         """Set the principal: the broker only serves clients that it has accepted."""
         self._principal = self._fallback
+        if self._fallback is None:
+            self._on_unnamed()
 
 
 class PlainIdentity:

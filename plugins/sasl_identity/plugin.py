@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING
+
+import structlog
 
 from headrace.plugins.sasl_identity.observers import OAuthIdentity, PlainIdentity, ScramIdentity, UnseenIdentity
 from headrace.plugins.sasl_identity.options import IdentityOptions
+from headrace.quota_callbacks.entities import ANONYMOUS
 from headrace.quota_callbacks.hookspecs import HOOK_VERSION, PluginContext, hookimpl
 from headrace.quota_callbacks.options import read_options
 
 if TYPE_CHECKING:
     from headrace.quota_callbacks.identities import AuthenticationObserver
+
+log = structlog.get_logger("headrace.authentication")
 
 
 class SaslIdentity:
@@ -20,6 +26,8 @@ class SaslIdentity:
 
     def __init__(self) -> None:
         self._options = IdentityOptions()
+        self._unnamed: set[str] = set()
+        """The mechanisms whose clients were logged to have no user."""
 
     @hookimpl
     def configure(self, context: PluginContext) -> None:
@@ -38,4 +46,14 @@ class SaslIdentity:
             case "OAUTHBEARER":
                 return OAuthIdentity(fallback, self._options.oauth_principal_claim)
             case _:
-                return UnseenIdentity(fallback, ends_empty=mechanism == "GSSAPI")
+                unnamed = partial(self._log_unnamed, mechanism)
+                return UnseenIdentity(fallback, unnamed, ends_empty=mechanism == "GSSAPI")
+
+    def _log_unnamed(self, mechanism: str) -> None:
+        """Log once for each mechanism, of which the brokers have some, that its clients have no user."""
+        if mechanism not in self._unnamed:
+            self._unnamed.add(mechanism)
+            setting = "plugins.options.sasl_identity.fallback_user"
+            log.warning(
+                "the users of clients cannot be read", mechanism=mechanism, counted_as=ANONYMOUS, setting=setting
+            )

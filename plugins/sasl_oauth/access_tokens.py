@@ -72,8 +72,8 @@ class Credentials:
     header_urlencode: bool = False
     """Whether client id and secret are form-encoded in the header (RFC 6749, section 2.3.1). As in Kafka
     (``sasl.oauthbearer.header.urlencode``), they are not by default."""
-    parameters: tuple[tuple[str, str], ...] = ()
-    """Further parameters of the request, such as ``audience``."""
+    parameters: tuple[tuple[str, str], ...] = field(default=(), repr=False)
+    """Further parameters of the request, such as ``audience``. ``repr`` hides them: they may be secret."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,8 +9,9 @@ from typing import Annotated, Any, Final, Self
 from pydantic import Field, SecretStr, model_validator
 
 from headrace.quota_callbacks.files import group_id_of
-from headrace.quota_callbacks.options import TRUE_OR_FALSE, Fault, Table, misfits, secrets_of, text, whole
+from headrace.quota_callbacks.options import TRUE_OR_FALSE, Fault, Table, misfits, text, whole
 from headrace.quota_callbacks.records.usage_records import DEFAULT_TOPIC
+from headrace.quota_callbacks.secret_sources import secrets_of
 
 DEFAULT_MAX_ROWS: Final = 10_000
 """Rows of one second: about 6 MiB, and 0.1 s of CPU time to write."""
@@ -39,8 +40,8 @@ class UsageOptions(Table):
     client: Annotated[
         Mapping[str, SecretStr],
         secrets_of(
-            'a table of librdkafka\'s settings, each key in quotes, such as "security.protocol" = "ssl"; '
-            '"sasl.password_file" names the file that holds "sasl.password"'
+            'a table of librdkafka\'s settings, each key in quotes, such as "security.protocol" = "ssl" or '
+            '"sasl.password" = { file = "/run/secrets/password" }'
         ),
     ] = {}
     """Further settings of librdkafka, such as for TLS and SASL."""

@@ -81,7 +81,9 @@ class ClientConnection:
         if self._upstream_lost:
             raise UpstreamFault("the broker closed the authenticated connection while the client was muted")
         state.dialling = True
-        upstream, address = await state.listener.upstream.dial(state.info.node_id, state.info.peer)
+        upstream, address = await state.listener.upstream.dial(
+            state.info.node_id, state.info.peer, waits=not state.is_known
+        )
         state.dialling = False
         state.upstream = upstream
         state.info.upstream = address

@@ -36,7 +36,9 @@ class Dialler(Protocol):
     serves_anonymous: bool
     reached: bool | None
 
-    async def dial(self, node_id: int | None, client: Address | None = None) -> tuple[Socket, Address]:
+    async def dial(
+        self, node_id: int | None, client: Address | None = None, *, waits: bool = False
+    ) -> tuple[Socket, Address]:
         """See `headrace.proxy.network.upstream.Upstream.dial`."""
 
     async def refresh(self) -> bool:

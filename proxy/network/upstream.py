@@ -14,7 +14,7 @@ import os
 import socket
 from functools import partial
 from struct import Struct
-from typing import TYPE_CHECKING, Final, TypeAlias
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
 import structlog
 import trio
@@ -36,9 +36,11 @@ from headrace.quota_callbacks.api_keys import ApiKey
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
+    from contextlib import AbstractAsyncContextManager
 
     from headrace.proxy.network.poller import Poller
     from headrace.proxy.network.tls.contexts import TlsContext
+    from headrace.proxy.network.tls.handshake_turns import TurnsByAddress
     from headrace.proxy.network.topology import Topology
     from headrace.quota_callbacks.requests import Address
     from headrace.quota_callbacks.sasl import UpstreamSasl
@@ -58,6 +60,18 @@ _METADATA_VERSION: Final = 2
 MOST_SESSIONS: Final = 1024
 """The most brokers whose TLS sessions are kept."""
 _MAX_OWN_REPLY_BYTES: Final = 16 * 1024 * 1024
+
+
+class _Caller(NamedTuple):
+    """For whom a connection is made; by default for the proxy itself."""
+
+    address: Address | None = None
+    """The client that the header of the PROXY protocol states."""
+    turn: Callable[[], AbstractAsyncContextManager[None]] = NoTurn
+    """In which each computation of the TLS handshake is done."""
+
+
+_PROXY: Final = _Caller()
 
 
 class UnansweredFault(UpstreamFault):
@@ -88,17 +102,20 @@ class Upstream:
         poller: Poller,
         tls: TlsContext | None = None,
         kernel_tls: bool = False,
+        turns: TurnsByAddress | None = None,
         sasl: UpstreamSasl | None = None,
         log_in: LogIn | None = None,
         proxy_protocol: bool = False,
         setting: str = "upstream",
     ) -> None:
         """``log_in`` authenticates the proxy's own connections, if ``sasl`` is set. ``setting`` is the table of the
-        configuration that describes the brokers. ``kernel_tls``: whether the kernel does TLS if it gets the keys."""
+        configuration that describes the brokers. ``kernel_tls``: whether the kernel does TLS if it gets the keys.
+        ``turns`` are those of TLS handshakes that are done for unknown clients; without them, none waits."""
         self.setting = setting
         self._proxy_protocol = proxy_protocol
         self.tls = tls
         self._kernel_tls = kernel_tls
+        self._turns = turns
         self.sasl = sasl
         self._log_in = log_in
         self.bootstrap_servers = tuple(bootstrap_servers)
@@ -118,32 +135,37 @@ class Upstream:
         self._sessions: dict[Address, object] = {}
         """The last TLS session with each broker, to resume."""
 
-    async def dial(self, node_id: int | None, client: Address | None = None) -> tuple[PlainSocket, Address]:
+    async def dial(
+        self, node_id: int | None, client: Address | None = None, *, waits: bool = False
+    ) -> tuple[PlainSocket, Address]:
         """Connect to broker ``node_id``, or to any bootstrap server for ``None``; return the socket and its address.
 
-        ``client`` is stated in the header of the PROXY protocol, if connections begin with one. If the broker cannot be
-        reached, its address is refreshed, and a changed one is tried. Raises `UpstreamFault` with the address and the
-        reason.
+        ``client`` is stated in the header of the PROXY protocol, if connections begin with one. ``waits``: whether TLS
+        handshakes wait for the turn of the client's address. If the broker cannot be reached, its address is refreshed,
+        and a changed one is tried. Raises `UpstreamFault` with the address and the reason.
         """
+        turns = self._turns if waits else None
+        turn = NoTurn if turns is None or client is None else partial(turns.turn, client.host)
+        caller, refreshing = _Caller(client, turn), _Caller(None, turn)
         if node_id is None:
-            return await self._dial_bootstrap(client)
+            return await self._dial_bootstrap(caller)
         address = self._topology.address_of(node_id)
         if address is None:
-            await self.refresh()
+            await self.refresh(refreshing)
             address = self._topology.address_of(node_id)
         if address is None:
-            return await self._dial_bootstrap(client)
+            return await self._dial_bootstrap(caller)
         try:
-            return await self._connect(address, client), address
+            return await self._connect(address, caller), address
         except UpstreamFault as unreachable:
             fault = unreachable
-        await self.refresh()
+        await self.refresh(refreshing)
         moved_to = self._topology.address_of(node_id)
         if moved_to is None or moved_to == address:
             raise fault
-        return await self._connect(moved_to, client), moved_to
+        return await self._connect(moved_to, caller), moved_to
 
-    async def refresh(self) -> bool:
+    async def refresh(self, caller: _Caller = _PROXY) -> bool:
         """Request the list of brokers from a bootstrap server and return whether it answered.
 
         Concurrent callers share one request; those that joined it get ``True``.
@@ -153,7 +175,7 @@ class Upstream:
             return True
         self._refreshing = trio.Event()
         try:
-            return await self._ask_for_brokers()
+            return await self._ask_for_brokers(caller)
         finally:
             self._asked.set()
             self._refreshing.set()
@@ -169,29 +191,29 @@ class Upstream:
         with trio.move_on_after(timeout_s):
             await self._asked.wait()
 
-    async def answers(self) -> bool:
+    async def answers(self, caller: _Caller = _PROXY) -> bool:
         """Return whether a bootstrap server answers an ApiVersions request, which needs no credentials."""
         for _ in self.bootstrap_servers:  # the next server is tried even if one does not answer
             try:
-                await self.request(ApiKey.API_VERSIONS, 0, b"")
+                await self.request(ApiKey.API_VERSIONS, 0, b"", caller=caller)
             except (UpstreamFault, PeerFault):
                 continue
             return True
         return False
 
-    async def _dial_bootstrap(self, client: Address | None = None) -> tuple[PlainSocket, Address]:
+    async def _dial_bootstrap(self, caller: _Caller) -> tuple[PlainSocket, Address]:
         servers = self.bootstrap_servers
         first, self._next = self._next, self._next + 1
         faults = []
         for turn in range(len(servers)):
             address = servers[(first + turn) % len(servers)]
             try:
-                return await self._connect(address, client), address
+                return await self._connect(address, caller), address
             except UpstreamFault as fault:
                 faults.append(str(fault))
         raise UpstreamFault("no bootstrap server can be reached: " + "; ".join(faults))
 
-    async def _connect(self, address: Address, client: Address | None) -> PlainSocket:
+    async def _connect(self, address: Address, caller: _Caller) -> PlainSocket:
         reason = f"no answer within {self.setting}.connect_timeout = {self.connect_timeout_s:g} s"
         with trio.move_on_after(self.connect_timeout_s):
             try:
@@ -202,22 +224,22 @@ class Upstream:
                 raise UpstreamFault(f"cannot resolve {address}: it is not a valid host name") from error
             for family, _, _, _, target in candidates:
                 try:
-                    return await self._connect_to(family, target, address, client)
+                    return await self._connect_to(family, target, address, caller)
                 except OSError as error:
                     reason = (error.strerror or str(error)).lower()
         raise UpstreamFault(f"cannot connect to {address}: {reason}")
 
     async def _connect_to(
-        self, family: int, target: tuple[object, ...], address: Address, client: Address | None
+        self, family: int, target: tuple[object, ...], address: Address, caller: _Caller
     ) -> PlainSocket:
         """Connect, and once more without kernel TLS if the kernel does not get the keys. Raises ``OSError``."""
         sock = await _connect_socket(family, target)
         if not self._kernel_tls:
-            return await self._opened(sock, address, client)
+            return await self._opened(sock, address, caller)
         try:
-            return await self._opened(sock, address, client, kernel_tls=True)
+            return await self._opened(sock, address, caller, kernel_tls=True)
         except NotInKernel as problem:
-            opened = await self._opened(await _connect_socket(family, target), address, client)
+            opened = await self._opened(await _connect_socket(family, target), address, caller)
             if self._kernel_tls:
                 self._kernel_tls = False
                 table = f"{self.setting}.tls"
@@ -225,7 +247,7 @@ class Upstream:
             return opened
 
     async def _opened(
-        self, sock: socket.socket, address: Address, client: Address | None, *, kernel_tls: bool = False
+        self, sock: socket.socket, address: Address, caller: _Caller, *, kernel_tls: bool = False
     ) -> PlainSocket:
         """Return the connection to a broker, with a header of the PROXY protocol and TLS if they are configured."""
         kind = PlainSocket if self.tls is None else KernelTlsSocket if kernel_tls else socket_kind(self.tls)
@@ -236,9 +258,9 @@ class Upstream:
             raise UpstreamFault(f"cannot connect to {address}: {(error.strerror or str(error)).lower()}") from error
         try:
             if self._proxy_protocol:
-                PlainSocket.send_now(opened, [proxy_header(client, sock)])
+                PlainSocket.send_now(opened, [proxy_header(caller.address, sock)])
             if self.tls is not None and isinstance(opened, SecuredSocket):
-                await self._secure(opened, self.tls, address)
+                await self._secure(opened, self.tls, address, caller)
         except OSError as error:
             opened.close()
             raise UpstreamFault(f"cannot connect to {address}: {(error.strerror or str(error)).lower()}") from error
@@ -250,7 +272,7 @@ class Upstream:
             raise
         return opened
 
-    async def _secure(self, secured: SecuredSocket, tls: TlsContext, address: Address) -> None:
+    async def _secure(self, secured: SecuredSocket, tls: TlsContext, address: Address, caller: _Caller) -> None:
         """Do the TLS handshake with a broker. Raises `UpstreamFault`."""
         session = self._sessions.get(address)
         try:
@@ -258,7 +280,7 @@ class Upstream:
         except ValueError as error:  # of the IDNA codec
             raise UpstreamFault("TLS: it is not a valid host name") from error
         try:
-            await secured.handshake(NoTurn)
+            await secured.handshake(caller.turn)
         except UpstreamFault as fault:
             if secured.bytes_received:
                 raise
@@ -270,15 +292,15 @@ class Upstream:
         if address in self._sessions or len(self._sessions) < MOST_SESSIONS:
             self._sessions[address] = session
 
-    async def _ask_for_brokers(self) -> bool:
+    async def _ask_for_brokers(self, caller: _Caller) -> bool:
         no_topics = b"\x00\x00\x00\x00"
         try:
-            body = await self.request(ApiKey.METADATA, _METADATA_VERSION, no_topics)
+            body = await self.request(ApiKey.METADATA, _METADATA_VERSION, no_topics, caller=caller)
             found = rewrite_endpoints(ApiKey.METADATA, _METADATA_VERSION, body, self._topology.advertised)
             if not names_brokers(_METADATA_VERSION, body):
                 raise UnansweredFault("the broker answered with an error")
         except (UpstreamFault, PeerFault) as fault:
-            self.reached = isinstance(fault, UnansweredFault) and await self.answers()
+            self.reached = isinstance(fault, UnansweredFault) and await self.answers(caller)
             self._log_refresh_failure(str(fault))
             return False
         self.reached = True
@@ -308,6 +330,7 @@ class Upstream:
         *,
         timeout_s: float | None = None,
         max_reply_bytes: int = _MAX_OWN_REPLY_BYTES,
+        caller: _Caller = _PROXY,
     ) -> memoryview:
         """Send one request, with header v1, over a new connection to a bootstrap server; return the body of the reply.
 
@@ -316,7 +339,7 @@ class Upstream:
         `UnansweredFault` if the broker closed the connection.
         """
         timeout_s = self.connect_timeout_s if timeout_s is None else timeout_s
-        sock, address = await self._dial_bootstrap()
+        sock, address = await self._dial_bootstrap(caller)
         ask = partial(_ask, sock, str(address), max_reply_bytes)
         try:
             with trio.move_on_after(timeout_s):

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from headrace.proxy.hooks.calls.hook_calls import HookCalls
     from headrace.proxy.network.poller import Poller
     from headrace.proxy.network.tls.contexts import TlsContext
+    from headrace.proxy.network.tls.handshake_turns import TurnsByAddress
 
     Security: TypeAlias = tuple[BrokerNames | None, ListenerTls | None, TlsContext | None]
     """The host names of brokers, TLS with clients and TLS with brokers, each ``None`` if it is not used."""
@@ -37,14 +38,16 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-def create_listeners(config: Config, hooks: HookCalls, poller: Poller) -> tuple[tuple[Listener, ...], Upstream]:
+def create_listeners(
+    config: Config, hooks: HookCalls, poller: Poller, turns: TurnsByAddress
+) -> tuple[tuple[Listener, ...], Upstream]:
     """Return all listeners, that of ``[listen]`` first, and the upstream of the first one with its own type.
 
-    Each listener has an upstream of its own, since each shows the cluster at its own addresses. Raises as
-    `read_security`.
+    Each listener has an upstream of its own, since each shows the cluster at its own addresses. ``turns`` are those of
+    TLS handshakes. Raises as `read_security`.
     """
     read = zip(config.all_listeners(), read_security(config), strict=True)
-    created = [_create(tables, hooks, poller, security) for tables, security in read]
+    created = [_create(tables, hooks, poller, turns, security) for tables, security in read]
     return tuple(listener for listener, _ in created), created[0][1]
 
 
@@ -97,7 +100,9 @@ class _ClientContexts:
         return self._by_setting[setting]
 
 
-def _create(tables: ListenerTables, hooks: HookCalls, poller: Poller, security: Security) -> tuple[Listener, Upstream]:
+def _create(
+    tables: ListenerTables, hooks: HookCalls, poller: Poller, turns: TurnsByAddress, security: Security
+) -> tuple[Listener, Upstream]:
     listen, sasl = tables.listen, upstream_sasl(tables)
     names, tls, upstream_tls = security
     topology = Topology(
@@ -115,6 +120,7 @@ def _create(tables: ListenerTables, hooks: HookCalls, poller: Poller, security: 
         poller=poller,
         tls=upstream_tls,
         kernel_tls=has_kernel_tls(tables.upstream.tls),
+        turns=turns,
         sasl=sasl,
         proxy_protocol=tables.upstream.proxy_protocol,
         log_in=None if sasl is None else lambda ask: log_in(ask, hooks, None, sasl, tables.upstream_setting),

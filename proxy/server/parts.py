@@ -56,14 +56,15 @@ def create_shared_state(config: Config, hooks: HookCalls, topic_names: TopicName
     """Return what connections share, and the upstream of ``[listen]`` with its own type. Opens the poller's
     descriptors, and reads certificates. Raises `StartupError`."""
     poller, counters = Poller(), Counters()
-    listeners, upstream = create_listeners(config, hooks, poller)
+    handshakes = Handshakes(
+        counters, most=config.limits.max_tls_handshakes, timeout_s=config.limits.tls_handshake_timeout_s
+    )
+    listeners, upstream = create_listeners(config, hooks, poller, handshakes.turns)
     shared = SharedState(
         limits=limits_of(config),
         listeners=listeners,
         poller=poller,
-        handshakes=Handshakes(
-            counters, most=config.limits.max_tls_handshakes, timeout_s=config.limits.tls_handshake_timeout_s
-        ),
+        handshakes=handshakes,
         hooks=hooks,
         topic_names=topic_names,
         enforcement=Enforcement(

@@ -46,6 +46,9 @@ _NEEDED_OPTIONS: Final = {
 }
 """The option without which the built-in plugin of a mechanism authenticates no clients."""
 
+_SENT_SECRETS: Final = {"PLAIN": "password", "OAUTHBEARER": "token"}
+"""What a client sends as it is, by mechanism."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QuotaRules:
@@ -199,6 +202,9 @@ def warnings_of(config: Config) -> Iterator[str]:
     for setting, upstream in {each.upstream_setting: each.upstream for each in config.all_listeners()}.items():
         if not upstream.tls.enabled and (upstream.tls.ca_file or upstream.tls.certificate_file):
             yield f"{setting}.tls has no effect, since {setting}.tls.enabled is false"
+    for tables in {each.upstream_setting: each for each in config.all_listeners()}.values():
+        if not tables.upstream.tls.enabled:
+            yield from _warnings_of_sent_secrets(tables)
     for tables in config.all_listeners():
         yield from _warnings_of_logins(tables)
     if all(_learns_users_by_observing(each.listen) for each in config.all_listeners()):
@@ -217,6 +223,20 @@ def _warnings_of_threads(config: Config) -> Iterator[str]:
         reason = f'data_plane is "{config.data_plane}"' if python else "no native data plane is installed"
         threads = shown_threads(config.data_plane_threads)
         yield f"data_plane_threads = {threads} has no effect: one thread relays, since {reason}"
+
+
+def _warnings_of_sent_secrets(tables: ListenerTables) -> Iterator[str]:
+    """Yield a warning for each login of the proxy at brokers without TLS that sends a secret as it is."""
+    setting, lookup = tables.upstream_setting, tables.upstream.owner_lookup.mechanism
+    used = {("sasl", login.mechanism) for _, login in broker_logins(tables)}
+    if lookup is not None:
+        used.add(("owner_lookup", lookup.value))
+    for table, mechanism in sorted(used):
+        if mechanism in _SENT_SECRETS:
+            yield (
+                f"{setting}.{table}: {mechanism} without TLS sends the {_SENT_SECRETS[mechanism]} over a connection"
+                f" that others may read; set {setting}.tls.enabled = true, or another mechanism"
+            )
 
 
 def _warnings_of_logins(tables: ListenerTables) -> Iterator[str]:

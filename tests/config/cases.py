@@ -47,8 +47,8 @@ _THREADS: Final = (("1", 1), ("64", 64), ('"auto"', AUTO))
 _NO_THREADS: Final = ("0", "65", "-1", '"2"', '"Auto"', "1.5", "true", "[2]", "{}")
 IMPORT_PATH: Final = 'expected an import path, such as "my_package.my_module:MyPlugin" or "my_module"'
 LIBRDKAFKA: Final = (
-    'expected a table of librdkafka\'s settings, each key in quotes, such as "security.protocol" = "ssl"; '
-    '"sasl.password_file" names the file that holds "sasl.password"'
+    'expected a table of librdkafka\'s settings, each key in quotes, such as "security.protocol" = "ssl" or '
+    '"sasl.password" = { file = "/run/secrets/password" }'
 )
 SECRET: Final = (
     "a secret is not written into the configuration; expected a table with one of file, env and command, such as "

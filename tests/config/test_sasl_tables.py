@@ -55,7 +55,7 @@ def test_a_mechanism_is_required(other: str) -> None:
 def test_clients_that_cannot_prove_their_user_are_warned_of() -> None:
     tables = f"{MINIMAL}{MECHANISM}{TABLE}{ALICE}"
     assert any("all clients are refused" in each for each in warnings_of(loads(tables)))
-    assert not any("upstream.sasl" in each for each in warnings_of(loads(tables + TERMINATE)))
+    assert not any("are refused" in each for each in warnings_of(loads(tables + TERMINATE)))
 
 
 LOOKUP = '[upstream.owner_lookup]\nmechanism = "PLAIN"\nuser = "tokens"\npassword = { env = "TOKENS" }\n'
@@ -69,8 +69,37 @@ def test_a_lookup_of_owners_needs_a_login(key: str) -> None:
 
 
 def test_a_lookup_for_clients_that_have_no_tokens_is_warned_of() -> None:
-    assert not any("owner_lookup" in each for each in warnings_of(loads(MINIMAL + LOOKUP)))
+    assert not any("no effect" in each for each in warnings_of(loads(MINIMAL + LOOKUP)))
     for other in (TERMINATE, f"[upstream.sasl]\n{MECHANISM.partition('sasl.')[2]}"):
         assert any(
             "upstream.owner_lookup has no effect" in each for each in warnings_of(loads(MINIMAL + LOOKUP + other))
         )
+
+
+UPSTREAM_TLS = "[upstream.tls]\nenabled = true\n"
+PLAIN_LOGIN = '[upstream.sasl]\nmechanism = "PLAIN"\nuser = "u"\npassword = { env = "P" }\n'
+
+
+@pytest.mark.parametrize(
+    ("tables", "settings"),
+    [
+        (PLAIN_LOGIN, ["upstream.sasl"]),
+        (PLAIN_LOGIN.replace("PLAIN", "OAUTHBEARER"), ["upstream.sasl"]),
+        (PLAIN_LOGIN.replace("PLAIN", "SCRAM-SHA-256"), []),
+        (f'{PLAIN_LOGIN.replace("PLAIN", "SCRAM-SHA-256")}{TABLE}{ALICE}mechanism = "PLAIN"\n', ["upstream.sasl"]),
+        (LOOKUP, ["upstream.owner_lookup"]),
+        (LOOKUP.replace("PLAIN", "SCRAM-SHA-512"), []),
+    ],
+)
+def test_secrets_that_are_sent_to_brokers_without_tls_are_warned_of(tables: str, settings: list[str]) -> None:
+    def found(text: str) -> list[str]:
+        return [each.partition(":")[0] for each in warnings_of(loads(MINIMAL + text)) if "others may read" in each]
+
+    assert found(tables) == settings
+    assert found(tables + UPSTREAM_TLS) == []
+
+
+def test_listeners_with_the_same_brokers_have_one_warning() -> None:
+    further = '[listeners.internal]\naddress = "127.0.0.1:29192"\nadvertised_host = "k"\n'
+    found = [each for each in warnings_of(loads(MINIMAL + PLAIN_LOGIN + further)) if "others may read" in each]
+    assert len(found) == 1

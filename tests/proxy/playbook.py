@@ -187,6 +187,8 @@ class StubUpstream:
 
     def __init__(self) -> None:
         self.dialled: list[int | None] = []
+        self.waited: list[bool] = []
+        """Whether the handshake of each waits for the turn of the client's address."""
         self.brokers: list[Party] = []
         self.fault: str | None = None
         self.serves_anonymous = True
@@ -205,8 +207,11 @@ class StubUpstream:
     async def wait_for_refresh(self) -> None:
         await trio.lowlevel.checkpoint()
 
-    async def dial(self, node_id: int | None, _client: Address | None = None) -> tuple[MemorySocket, Address]:
+    async def dial(
+        self, node_id: int | None, _client: Address | None = None, *, waits: bool = False
+    ) -> tuple[MemorySocket, Address]:
         self.dialled.append(node_id)
+        self.waited.append(waits)
         await trio.lowlevel.checkpoint()
         if self.fault is not None:
             raise UpstreamFault(self.fault)

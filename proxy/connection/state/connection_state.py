@@ -207,6 +207,14 @@ class ConnectionState:
         if not self.authenticates:
             self.listener.upstream.serves_anonymous = True
 
+    @property
+    def is_known(self) -> bool:
+        """Whether the client has proved who it is, or a broker has served it on this connection.
+
+        One that is accepted only because brokers serve anybody may be anybody.
+        """
+        return self.proved or (self.accepted and self.info.upstream is not None)
+
     def await_owner(self, login: TokenLogin) -> None:
         """Let the next request wait until the owner of the client's delegation token is known."""
         self.token_login = login

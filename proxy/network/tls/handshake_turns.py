@@ -1,6 +1,7 @@
 """Turns of the computations of TLS handshakes, which go round the addresses of the clients.
 
-Used by `headrace.proxy.network.tls.handshakes` for Kafka's clients, and by `headrace.proxy.admin.turns`.
+Used by `headrace.proxy.network.tls.handshakes` for Kafka's clients, by `headrace.proxy.network.upstream` for brokers to
+which these make the proxy connect, and by `headrace.proxy.admin.turns`.
 """
 
 from __future__ import annotations

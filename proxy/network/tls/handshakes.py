@@ -59,7 +59,8 @@ class Handshakes:
         """The number of handshakes under way."""
         self._silent: OrderedDict[_Handshake, None] = OrderedDict()
         """Those that wait for their client; the first has waited for longest."""
-        self._turns = TurnsByAddress(PAUSE_FACTOR)
+        self.turns = TurnsByAddress(PAUSE_FACTOR)
+        """The turns of all clients, and of handshakes with brokers that clients cause before they are known."""
 
     async def serve(self, sock: SecuredClientSocket, context: TlsContext, client: str) -> None:
         """Do the handshake with a client, whose address is ``client``.
@@ -127,7 +128,7 @@ class Handshakes:
     async def _in_turn(self, handshake: _Handshake, client: str) -> AsyncIterator[None]:
         handshake.silent_since_s = None
         self._silent.pop(handshake, None)
-        async with self._turns.turn(client):
+        async with self.turns.turn(client):
             yield
         if not handshake.scope.cancel_called:
             handshake.silent_since_s = trio.current_time()

@@ -369,7 +369,7 @@ def _invalid_names_ignored() -> Iterator[None]:
 
 
 class NoTurn:
-    """A turn that is not waited for: for handshakes that this side has begun."""
+    """A turn that is not waited for: for handshakes that no unknown client has caused."""
 
     async def __aenter__(self) -> None:
         await trio.lowlevel.checkpoint()

@@ -50,7 +50,7 @@ def observers(data: bytes) -> None:
             PlainIdentity(fallback),
             ScramIdentity(fallback),
             OAuthIdentity(fallback, "sub"),
-            UnseenIdentity(fallback, ends_empty=choices.flag()),
+            UnseenIdentity(fallback, lambda: None, ends_empty=choices.flag()),
         )
     )
     assert observer.principal is None

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from structlog.testing import capture_logs
 
 from headrace.plugins.sasl_identity import SaslIdentity
 from headrace.plugins.sasl_identity.names import MAX_JWT_CHARACTERS, oauth_name, plain_name, scram_name
@@ -173,6 +174,26 @@ def test_the_fallback_user_is_who_cannot_be_seen(mechanism: str, exchange: list[
         nameless.exchanged(sent, answer)
     assert watching.principal == FALLBACK
     assert nameless.principal is None
+
+
+def test_clients_without_a_name_and_without_a_fallback_user_are_warned_of_once() -> None:
+    plugin = SaslIdentity()
+
+    def log_in(*answers: bytes) -> list[str]:
+        with capture_logs() as lines:
+            gssapi = plugin.authentication_started("GSSAPI")
+            for answer in answers:
+                gssapi.exchanged(b"", answer)
+        assert gssapi.principal is None
+        return [each["setting"] for each in lines if each["log_level"] == "warning"]
+
+    assert log_in(b"\x05wrapped") == [], "the broker has not accepted the client"
+    assert log_in(b"\x05wrapped", b"") == ["plugins.options.sasl_identity.fallback_user"]
+    assert log_in(b"\x05wrapped", b"") == []
+    with capture_logs() as lines:
+        named = observer("GSSAPI", fallback_user=FALLBACK)
+        named.exchanged(b"", b"")
+    assert not lines
 
 
 @pytest.mark.parametrize("mechanism", ["GSSAPI", "SCRAM-SHA-1", "MADE-UP", ""])

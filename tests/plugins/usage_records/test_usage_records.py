@@ -236,6 +236,18 @@ def test_a_secret_of_the_client_may_come_from_a_file_and_is_never_shown(tmp_path
         ({"sasl.password_file": "/dev/zero"}, "= ***: cannot be read: not an ordinary file"),
         ({"sasl.password_file": "/dev/null", "sasl.password": "hunter2"}, 'either this or "sasl.password"'),
         ({"sasl.password": ["hunter2"]}, "usage_records.client: expected a table of librdkafka's settings"),
+        ({"sasl.password": {"env": "NOT_SET"}}, '"sasl.password" = ***: the variable NOT_SET: the variable is not set'),
+        ({"sasl.password": {"value": "hunter2"}}, '"sasl.password" = ***: a secret is not written into the config'),
+        ({"sasl.password": {"file": 7}}, '"sasl.password".file = ***: expected a non-empty string'),
+        ({"sasl.password": "hunter2"}, '"sasl.password" = ***: a secret is not written into the configuration'),
+        ({"ssl.key.password": "hunter2"}, '"ssl.key.password" = ***: a secret is not written'),
+        ({"ssl.keystore.password": "hunter2"}, '"ssl.keystore.password" = ***: a secret is not written'),
+        ({"ssl.key.pem": "hunter2"}, '"ssl.key.pem" = ***: a secret is not written'),
+        ({"sasl.oauthbearer.client.secret": "hunter2"}, 'client.secret" = ***: a secret is not written'),
+        (
+            {"sasl.oauthbearer.assertion.private.key.passphrase": "hunter2"},
+            'passphrase" = ***: a secret is not written',
+        ),
     ],
 )
 def test_a_secret_that_cannot_be_had_is_named_and_not_shown(client: dict[str, object], said: str) -> None:
@@ -245,8 +257,23 @@ def test_a_secret_that_cannot_be_had_is_named_and_not_shown(client: dict[str, ob
     assert "hunter2" not in str(caught.value)
 
 
-def test_librdkafka_refuses_a_setting_without_its_secret() -> None:
-    client = {"ssl.key.pem": "hunter2", "security.protocol": "ssl"}
+@pytest.mark.parametrize("source", [{"file": "password"}, {"env": "PASSWORD"}, {"command": ["echo", "hunter2"]}])
+def test_a_secret_of_the_client_may_come_from_any_source(
+    source: dict[str, object], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PASSWORD", "hunter2")
+    (tmp_path / "password").write_text("hunter2\n", encoding="utf-8")
+    options = options_of({"bootstrap_servers": "b:1", "client": {"sasl.password": source, "ssl.ca.pem": "public"}})
+    assert options.client["sasl.password"].get_secret_value() == "hunter2"
+    assert options.client["ssl.ca.pem"].get_secret_value() == "public"
+    assert "hunter2" not in f"{options} {options!r}"
+
+
+def test_librdkafka_refuses_a_setting_without_its_secret(tmp_path: Path) -> None:
+    file = tmp_path / "key"
+    file.write_text("hunter2", encoding="utf-8")
+    client = {"ssl.key.pem": {"file": str(file)}, "security.protocol": "ssl"}
     options = options_of({"bootstrap_servers": "b:1", "client": client})
     with pytest.raises(ValueError, match=r"^plugins\.options\.usage_records\.client: ") as caught:
         open_sink(options, "x")

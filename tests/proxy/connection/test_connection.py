@@ -205,6 +205,7 @@ async def test_the_proxy_connects_again_to_a_broker_that_closed_during_a_mute(au
         await book.broker.receives()
         await book.broker.sends(answer)
         assert await book.client.receives() == answer
+        assert book.upstream.waited == [True, False], "only before it is known, it waits for handshakes of others"
 
 
 async def test_metadata_shows_the_proxy_and_teaches_the_topology(autojump_clock: MockClock) -> None:

@@ -92,7 +92,7 @@ def cut(book: Book, client_cuts: list[int], broker_cuts: list[int]) -> None:
     make_cut(book.connection.client, client_cuts)
     dial = book.upstream.dial
 
-    async def dial_cut(node_id: int | None, client: object = None) -> Any:
+    async def dial_cut(node_id: int | None, *_: object, **__: object) -> Any:
         upstream, address = await dial(node_id)
         make_cut(upstream, broker_cuts)
         return upstream, address

@@ -77,7 +77,7 @@ class Says:
 
 
 async def test_who_is_served_has_been_accepted(autojump_clock: MockClock) -> None:
-    stranger = Stranger(lambda _: UnseenIdentity("somebody"))
+    stranger = Stranger(lambda _: UnseenIdentity("somebody", pytest.fail))
     async with open_book(plugins=plugins(stranger=stranger)) as book:
         await book.client.sends(request(HEARTBEAT, 4, 1), request(HANDSHAKE, 1, 2, mechanism="MADE-UP"))
         await book.upstream.wait_for_dial(1)
@@ -101,7 +101,7 @@ async def test_who_is_served_has_been_accepted(autojump_clock: MockClock) -> Non
 async def test_gssapi_without_headers_ends_without_an_answer(autojump_clock: MockClock) -> None:
     """The broker does not answer the last token, and the client continues with ordinary requests."""
     charges = Charges()
-    stranger = Stranger(lambda _: UnseenIdentity("kerberos", ends_empty=True))
+    stranger = Stranger(lambda _: UnseenIdentity("kerberos", pytest.fail, ends_empty=True))
     async with open_book(plugins=plugins(charges, stranger=stranger)) as book:
         await shake(book, "GSSAPI", version=0)
         assert await book.round_trip(framed(b"\x60ticket"), framed(b"\x60mutual")) == framed(b"\x60mutual")

@@ -14,7 +14,7 @@ from headrace.proxy.network.poller import Poller
 from headrace.proxy.network.tls.contexts import client_context
 from headrace.proxy.network.tls.tls_socket import Session, TlsSocket
 from headrace.proxy.network.topology import Topology
-from headrace.proxy.network.upstream import Upstream
+from headrace.proxy.network.upstream import _PROXY, Upstream, _Caller
 from headrace.quota_callbacks.requests import Address
 from tests.faults.raw_client import RESET_ON_CLOSE
 
@@ -53,7 +53,7 @@ async def test_a_broker_that_resets_before_the_proxy_header(client: Address | No
     sock = reset_connection()
     with poller.attach():
         with pytest.raises(UpstreamFault, match=r"127\.0\.0\.1:9092"):
-            await upstream._opened(sock, address, client)
+            await upstream._opened(sock, address, _Caller(client))
         assert sock.fileno() == -1, "it is closed"
 
 
@@ -81,7 +81,7 @@ async def test_certificates_that_are_renewed_during_a_connection(monkeypatch: py
     with socket.create_server(("127.0.0.1", 0)) as server, socket.create_connection(server.getsockname()) as sock:
         secured = TlsSocket(sock, UpstreamFault)
         upstream._sessions[address] = Session(tls.current, cast("ssl.SSLSession", object()))
-        await upstream._secure(secured, tls, address)
+        await upstream._secure(secured, tls, address, _PROXY)
         assert secured.tls is not None
 
 
@@ -105,7 +105,7 @@ async def test_a_host_name_that_is_not_valid(authority: Authority, host: str) ->
         with socket.create_server(("127.0.0.1", 0)) as server:
             sock = socket.create_connection(server.getsockname())
             with pytest.raises(UpstreamFault, match="9092: TLS: it is not a valid host name"):
-                await upstream._opened(sock, address, None)
+                await upstream._opened(sock, address, _PROXY)
         assert sock.fileno() == -1, "it is closed"
 
 
@@ -118,6 +118,6 @@ async def test_a_broker_that_closes_before_a_byte_of_tls_may_have_a_plaintext_li
     upstream = upstream_with_tls(authority, poller, address, setting="listeners.inside.upstream")
     sock = reset_connection() if resets else closed_connection()
     with poller.attach(), pytest.raises(UpstreamFault) as caught:
-        await upstream._opened(sock, address, None)
+        await upstream._opened(sock, address, _PROXY)
     settings = "listeners.inside.upstream.bootstrap_servers and listeners.inside.upstream.tls.enabled"
     assert str(caught.value).endswith(f"a plaintext listener closes like this: check {settings}")

@@ -6,6 +6,7 @@ from headrace.config.loading import loads
 from headrace.proxy.hooks.calls.hook_calls import HookCalls
 from headrace.proxy.hooks.loading import new_plugin_manager
 from headrace.proxy.network.poller import Poller
+from headrace.proxy.network.tls.handshake_turns import TurnsByAddress
 from headrace.proxy.server.listeners import create_listeners
 
 TABLES = """
@@ -30,7 +31,8 @@ tls.enabled = true
 
 def test_files_of_a_table_are_read_once() -> None:
     """So they are read again once, too, and a certificate that expires is one line of the log."""
-    (first, near, far), upstream = create_listeners(loads(TABLES), HookCalls(new_plugin_manager()), Poller())
+    turns = TurnsByAddress(1)
+    (first, near, far), upstream = create_listeners(loads(TABLES), HookCalls(new_plugin_manager()), Poller(), turns)
     assert first.upstream is upstream
     assert near.upstream is not first.upstream, "each shows the cluster at its own addresses"
     assert near.upstream.tls is first.upstream.tls

@@ -16,6 +16,7 @@ from headrace.proxy.hooks.calls.hook_calls import HookCalls
 from headrace.proxy.hooks.loading import new_plugin_manager
 from headrace.proxy.kafka_client.delegation_tokens import DelegationToken
 from headrace.proxy.network.poller import Poller
+from headrace.proxy.network.tls.handshake_turns import TurnsByAddress
 from headrace.proxy.server import owner_lookup
 from headrace.proxy.server.listeners import create_listeners
 from headrace.proxy.server.owner_lookup import ask_for_tokens, create_token_owners, open_with_header
@@ -202,7 +203,7 @@ def test_listeners_with_the_same_brokers_share_a_lookup() -> None:
         (LOOKUP + further + other + own, ["upstream", "listeners.other.upstream"]),
     ):
         config = loads(MINIMAL + text)
-        listeners, _ = create_listeners(config, hooks, Poller())
+        listeners, _ = create_listeners(config, hooks, Poller(), TurnsByAddress(1))
         assert list(create_token_owners(config, listeners)) == expected
 
 

@@ -12,6 +12,7 @@ from headrace.proxy.errors import StartupError
 from headrace.proxy.hooks.calls.hook_calls import HookCalls
 from headrace.proxy.hooks.loading import new_plugin_manager
 from headrace.proxy.network.poller import Poller
+from headrace.proxy.network.tls.handshake_turns import TurnsByAddress
 from headrace.proxy.server.listeners import create_listeners
 from headrace.proxy.server.preflight import problems_of
 from headrace.proxy.server.server import Server
@@ -176,5 +177,5 @@ def test_all_problems_of_all_listeners_are_found_at_once() -> None:
     for line, setting in zip(problems.splitlines(), settings, strict=True):
         assert line.startswith(setting)
     with pytest.raises(StartupError) as caught:
-        create_listeners(config, HookCalls(new_plugin_manager()), Poller())
+        create_listeners(config, HookCalls(new_plugin_manager()), Poller(), TurnsByAddress(1))
     assert str(caught.value) == problems

@@ -12,12 +12,15 @@ from pydantic import BaseModel
 from headrace.config.loading import loads
 from headrace.config.problems import ConfigError
 from headrace.plugins.metrics.options import options_of
+from headrace.plugins.sasl_oauth.client_exchange import credentials_of
 from headrace.plugins.usage_records import UsageRecords
 from headrace.proxy.errors import StartupError
 from headrace.proxy.hooks.calls.hook_calls import HookCalls
 from headrace.proxy.hooks.loading import new_plugin_manager, register
 from headrace.quota_callbacks.buckets.client_quotas import ClientQuotas
 from headrace.quota_callbacks.hookspecs import HOOK_VERSION, PluginContext, hookimpl
+from headrace.quota_callbacks.sasl import UpstreamSasl
+from headrace.quota_callbacks.secret_sources import SecretSource
 from testbed.preloaded_command import run_headrace
 
 if TYPE_CHECKING:
@@ -130,6 +133,19 @@ def test_the_password_of_an_endpoint() -> None:
         with pytest.raises(ValueError, match=r"\*\*\*@collector") as caught:
             options_of(table, variables)
         assert SECRET not in str(caught.value)
+
+
+def test_options_of_a_login_to_brokers() -> None:
+    """They may have a secret among the parameters of a token request."""
+    sasl = UpstreamSasl(
+        mechanism="OAUTHBEARER",
+        user="proxy",
+        password=SecretSource(env="P"),
+        options={"token_endpoint": "https://idp.example.com", "parameters": f"client_assertion={SECRET}"},
+    )
+    credentials = credentials_of(sasl)
+    assert SECRET in str(credentials.parameters)
+    assert SECRET not in f"{sasl!r} {credentials!r}"
 
 
 KEYS = st.sampled_from(

@@ -20,6 +20,7 @@ from tests.clients.tls.proxies import listen_tls
 from tests.faults import messages
 from tests.faults.fake_broker import FakeBroker
 from tests.faults.metrics import series
+from tests.faults.raw_client import RawClient
 from tests.faults.waiting import wait_until
 from tests.security.tls.handshakes import client_hello, is_closed
 
@@ -74,6 +75,18 @@ def probe_s(proxy: ProxyProcess) -> float:
     began_s = time.monotonic()
     assert proxy.get("/livez")[0] == 200
     return time.monotonic() - began_s
+
+
+def storm(proxy: ProxyProcess, data: bytes) -> None:
+    """Open many connections that send ``data``, and assert that the admin server answers meanwhile."""
+    times_s = []
+    for _ in range(20):
+        with contextlib.ExitStack() as stack:
+            for _ in range(50):
+                sock = stack.enter_context(socket.create_connection(("127.0.0.1", proxy.port), timeout=20))
+                sock.sendall(data)
+            times_s.append(probe_s(proxy))
+    assert sorted(times_s)[-1 - STALLS] < SLOWEST_S
 
 
 def open_many(proxy: ProxyProcess, stack: contextlib.ExitStack, data: bytes) -> list[socket.socket]:
@@ -136,15 +149,21 @@ def test_a_client_with_an_ipv6_address(authority: Authority, context: ssl.SSLCon
 
 def test_a_storm_of_handshakes_leaves_time_for_others(proxy: ProxyProcess, context: ssl.SSLContext) -> None:
     """While handshakes are done one after the other, the admin server of the same event loop answers."""
-    data, times_s = client_hello(context), []
-    for _ in range(20):
-        with contextlib.ExitStack() as stack:
-            for _ in range(50):
-                sock = stack.enter_context(socket.create_connection(("127.0.0.1", proxy.port), timeout=20))
-                sock.sendall(data)
-            times_s.append(probe_s(proxy))
-    assert sorted(times_s)[-1 - STALLS] < SLOWEST_S
+    storm(proxy, client_hello(context))
     assert shakes_hands(proxy, context)
+
+
+@pytest.mark.exhaustive
+def test_a_storm_of_handshakes_with_brokers_leaves_time_for_others(authority: Authority) -> None:
+    """Each client sends a small request before any login, and makes the proxy connect to a broker with TLS."""
+    data = messages.request(messages.API_VERSIONS, 0, 1)
+    upstream = f'[upstream.tls]\nenabled = true\nca_file = "{authority.ca_file}"\n'
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(authority.broker_certificate().keystore_file)
+    with FakeBroker({}, context=context) as broker, ProxyProcess(broker.address, config=upstream + LIMITS) as proxy:
+        storm(proxy, data)
+        with RawClient(proxy.port, source="127.0.0.2") as client:
+            assert client.call(messages.API_VERSIONS, 0)
 
 
 def test_invalid_host_names_fill_no_log(proxy: ProxyProcess, context: ssl.SSLContext) -> None:

@@ -68,6 +68,7 @@ async def test_two_tokens(autojump_clock: MockClock) -> None:
         assert await book.client.receives() == framed(b"done")
         assert book.connection.info.user == "alice"
         await beat(book)
+        assert book.upstream.waited == [False], "a client that is known waits for no handshakes of others"
 
 
 @pytest.mark.parametrize("piece", [1, 3, 7, 1000])
