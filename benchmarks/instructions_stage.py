@@ -236,7 +236,13 @@ class OneBroker:
     def __init__(self, upstream: PlainSocket) -> None:
         self._upstream = upstream
 
-    async def dial(self, _node_id: int | None, _client: Address | None = None) -> tuple[PlainSocket, Address]:
+    async def dial(
+        self,
+        _node_id: int | None,
+        _client: Address | None = None,
+        *,
+        waits: bool = False,  # noqa: ARG002 -- as Upstream
+    ) -> tuple[PlainSocket, Address]:
         await trio.lowlevel.checkpoint()
         return self._upstream, Address(host="127.0.0.1", port=9092)
 

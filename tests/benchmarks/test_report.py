@@ -71,6 +71,7 @@ def test_the_tables_of_latency_and_of_idle_connections() -> None:
     assert work_table(MEASURED, WORK["idle"]).splitlines()[2:] == ["| haproxy | 200 | 2 | 16.0 |"]
 
 
+@pytest.mark.exhaustive
 def test_three_files_are_written(tmp_path: Path) -> None:
     text = write(tmp_path / "new", MEASURED, {"rounds": 1, "sizes": {"connects": 4}})
     assert (tmp_path / "new" / MARKDOWN_FILE).read_text(encoding="utf-8") == text

@@ -82,7 +82,8 @@ LONG_RUN: Final = {
         quotas_come_from_a_configuration_file_or_a_part_of_one
         waiting_senders_are_computed_as_if_from_the_beginning another_channel_of_the_same_bucket_is_not_muted
         who_falls_behind_for_good_keeps_a_bounded_number_of_lots what_is_where_the_output_goes_stays
-        no_usage_is_no_answer as_recorded_the_result_equals_that_of_replay""",
+        no_usage_is_no_answer as_recorded_the_result_equals_that_of_replay
+        times_that_go_back_are_found_wherever_the_trace_is_cut""",
     "test_ingest": """a_file_is_taken_however_old_it_is gaps_losses_and_ends_are_counted_by_instance
         folders_below_are_taken_in an_hour_with_much_in_it_is_written_by_several
         a_lost_checkpoint_doubles_nothing a_batch_can_be_repeated a_table_without_a_newer_column_has_nulls_in_it
@@ -102,8 +103,10 @@ LONG_RUN: Final = {
         a_clock_that_is_ahead_makes_nobody_late""",
     "test_report": """others_are_summed_so_that_all_is_all usage_without_throttles_or_bytes days_are_those_asked_for
         a_browser_finds_names_to_be_text a_browser_draws_the_bars empty_tables_say_so""",
-    "test_old_lakes": "a_report_of_an_old_lake_has_its_texts",
-    "test_end_to_end": """a_killed_proxy_loses_its_last_second_at_most_and_it_shows
+    "test_old_lakes": """a_report_of_an_old_lake_has_its_texts costs_of_an_old_lake_are_read
+        each_day_of_anomalies_is_read_whichever_version_wrote_it""",
+    "test_end_to_end": """totals_are_the_clients_and_the_brokers_over_restarts
+        a_killed_proxy_loses_its_last_second_at_most_and_it_shows
         what_if_throttles_the_users_that_the_proxy_throttled""",
 }
 """Tests that take seconds each and vary what others of their module check: in ``make test-all`` only."""

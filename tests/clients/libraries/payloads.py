@@ -25,7 +25,7 @@ CODEC_CASES: Final = [*(pytest.param(codec, marks=pytest.mark.exhaustive) for co
 SMALL: Final = tuple(b"a small message that repeats itself, itself, itself, %d" % number for number in range(1000))
 """Compressible, and each its own."""
 
-LARGE_BYTES: Final = (900_000, 5_000_000)
+LARGE_BYTES: Final = (pytest.param(900_000, marks=pytest.mark.exhaustive), 5_000_000)
 """Below the default limit of a message, and above all defaults."""
 LARGE_LIMIT: Final = 6_000_000
 

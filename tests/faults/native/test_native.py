@@ -253,6 +253,7 @@ def test_a_request_that_breaks_the_protocol_is_reported_as_usual(proxy: ProxyPro
     proxy.wait_for_log("a frame of 2 bytes is shorter than a header")
 
 
+@pytest.mark.exhaustive
 def test_an_idle_connection_ends(broker: FakeBroker) -> None:
     with (
         proxy_of(broker.address, IMPATIENT + 'idle_timeout = "5s"\n') as proxy,

@@ -145,7 +145,6 @@ CASES: Final = [
         broker_tls,
         native,
         marks=[
-            *([] if client_tls and broker_tls and native and buffer_bytes == SMALL_BYTES else [pytest.mark.exhaustive]),
             pytest.mark.skipif(native and not is_installed(), reason=f"{EXTENSION} is not built"),
         ],
         id=f"{buffer_bytes} bytes, clients {PROTOCOLS[client_tls]}, brokers {PROTOCOLS[broker_tls]}, {PLANES[native]}",
@@ -157,6 +156,7 @@ CASES: Final = [
 ]
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(("buffer_bytes", "client_tls", "broker_tls", "native"), CASES)
 def test_small_buffers(
     authority: Authority, rng: random.Random, *, buffer_bytes: int, client_tls: bool, broker_tls: bool, native: bool

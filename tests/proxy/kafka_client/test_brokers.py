@@ -212,6 +212,7 @@ async def test_a_session_that_ends_is_replaced_in_time(kafka: FirstBroker) -> No
         assert broker.failed_at < 0, "the connection was never lost"
 
 
+@pytest.mark.exhaustive
 async def test_a_listener_that_wants_sasl(kafka3: KafkaCluster) -> None:
     """A broker closes the connection of a client that does not authenticate, after ApiVersions."""
     async with AdminClient(kafka3.addresses(LISTENER)) as admin:

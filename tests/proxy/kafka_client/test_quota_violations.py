@@ -92,6 +92,7 @@ def test_without_retries_it_says_what_java_says(slow: Front, behind: Behind) -> 
     assert behind.partitions(second) == 0
 
 
+@pytest.mark.exhaustive
 def test_at_the_deadline_it_says_what_java_says(slow: Front) -> None:
     """Both wait for the deadline of the call, and report the rest of the throttle time."""
     timeout_ms = 2000

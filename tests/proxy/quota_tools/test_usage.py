@@ -81,7 +81,7 @@ def test_wrong_arguments(arguments: list[str], error: str) -> None:
     assert not ran.out
 
 
-@pytest.mark.parametrize("command", ["describe", "export"])
+@pytest.mark.parametrize("command", ["describe", pytest.param("export", marks=pytest.mark.exhaustive)])
 def test_a_cluster_that_cannot_be_reached(command: str) -> None:
     ran = run("quotas", command, "--bootstrap-server", UNREACHABLE, "--timeout", "4s")
     assert ran.status == 1
