@@ -56,6 +56,8 @@ RECORD_BYTES: Final = 1000
 CONTENT: Final = random.Random(14).randbytes(100_000)  # noqa: S311
 QUIET_ATTACKS: Final = ("Idle", "SlowHeads", "Announcements")
 BUSY_ATTACKS: Final = ("Storm", "Handshakes", "Bursts", "ShortLogins")
+LEAST_IDLE: Final = 0.75 * Idle.count
+"""With 20,000 descriptors, a proxy serves some 6,800 connections; others wait, and silent ones give way to them."""
 LEAD_S: Final = 40.0
 """Time in which the idle connections are opened, before the busy attacks begin."""
 LEAST_SHARE: Final = 0.8
@@ -199,8 +201,8 @@ def test_a_well_behaved_client_keeps_its_throughput_beside_a_flood(
             floods = [flood(proxy, flood_s + LEAD_S, QUIET_ATTACKS)]
             try:
                 # The storm fills the queue of new connections, where these would wait for long on a slow machine.
-                idle = "all idle connections are open"
-                wait_until(lambda: proxy.metric("headrace_connections") >= Idle.count, idle, LEAD_S, poll_s=SAMPLE_S)
+                idle = "the idle connections are open"
+                wait_until(lambda: proxy.metric("headrace_connections") >= LEAST_IDLE, idle, LEAD_S, poll_s=SAMPLE_S)
                 floods.append(flood(proxy, flood_s, BUSY_ATTACKS))
                 flooded = measure(proxy, client, bystander, flood_s - 1)
                 metrics = {name: proxy.metric(f"headrace_{name}") for name in METRICS}
@@ -214,7 +216,7 @@ def test_a_well_behaved_client_keeps_its_throughput_beside_a_flood(
         assert_no_traceback(proxy)
     assert_all_arrived(kafka, topic, client)
     admin.delete_topics([topic])[topic].result(TIMEOUT_S)
-    assert_flooded(metrics, done, flood_s)
+    assert_flooded(done, flood_s)
     assert flooded.produced >= LEAST_SHARE * quiet.produced, seen
     assert flooded.consumed >= LEAST_SHARE * quiet.consumed, seen
     assert flooded.peak_bytes - start_bytes <= MOST_GROWN_BYTES, seen
@@ -225,10 +227,10 @@ def flood(proxy: ProxyProcess, flood_s: float, attacks: tuple[str, ...]) -> subp
     return subprocess.Popen(command, stdout=subprocess.PIPE)
 
 
-def assert_flooded(metrics: dict[str, float], done: list[dict[str, Any]], flood_s: float) -> None:
+def assert_flooded(done: list[dict[str, Any]], flood_s: float) -> None:
     """The flood was as large as it was to be, or what the client kept would mean nothing."""
     quiet_attacks, busy_attacks = done
-    assert metrics["connections"] >= 0.75 * Idle.count
+    assert quiet_attacks["Idle"]["opened"] >= Idle.count
     assert busy_attacks["Storm"]["opened"] >= 0.9 * Storm.rate * flood_s
     assert busy_attacks["Handshakes"]["answers"] > 0
     assert busy_attacks["Bursts"]["answers"] > 0
