@@ -63,10 +63,10 @@ _MAX_OWN_REPLY_BYTES: Final = 16 * 1024 * 1024
 
 
 class _Caller(NamedTuple):
-    """For whom a connection is made; by default for the proxy itself."""
+    """The client that causes a connection to a broker; by default the proxy itself does."""
 
     address: Address | None = None
-    """The client that the header of the PROXY protocol states."""
+    """What the header of the PROXY protocol states."""
     turn: Callable[[], AbstractAsyncContextManager[None]] = NoTurn
     """In which each computation of the TLS handshake is done."""
 
@@ -140,18 +140,18 @@ class Upstream:
     ) -> tuple[PlainSocket, Address]:
         """Connect to broker ``node_id``, or to any bootstrap server for ``None``; return the socket and its address.
 
-        ``client`` is stated in the header of the PROXY protocol, if connections begin with one. ``waits``: whether TLS
-        handshakes wait for the turn of the client's address. If the broker cannot be reached, its address is refreshed,
-        and a changed one is tried. Raises `UpstreamFault` with the address and the reason.
+        ``client`` is stated in the header of the PROXY protocol, if connections begin with one. ``waits``: whether the
+        TLS handshake waits for the turn of the client's address. If the broker cannot be reached, its address is
+        refreshed, and a changed one is tried. Raises `UpstreamFault` with the address and the reason.
         """
         turns = self._turns if waits else None
         turn = NoTurn if turns is None or client is None else partial(turns.turn, client.host)
-        caller, refreshing = _Caller(client, turn), _Caller(None, turn)
+        caller = _Caller(client, turn)
         if node_id is None:
             return await self._dial_bootstrap(caller)
         address = self._topology.address_of(node_id)
         if address is None:
-            await self.refresh(refreshing)
+            await self.refresh()
             address = self._topology.address_of(node_id)
         if address is None:
             return await self._dial_bootstrap(caller)
@@ -159,23 +159,24 @@ class Upstream:
             return await self._connect(address, caller), address
         except UpstreamFault as unreachable:
             fault = unreachable
-        await self.refresh(refreshing)
+        await self.refresh()
         moved_to = self._topology.address_of(node_id)
         if moved_to is None or moved_to == address:
             raise fault
         return await self._connect(moved_to, caller), moved_to
 
-    async def refresh(self, caller: _Caller = _PROXY) -> bool:
+    async def refresh(self) -> bool:
         """Request the list of brokers from a bootstrap server and return whether it answered.
 
-        Concurrent callers share one request; those that joined it get ``True``.
+        Concurrent callers share one request; those that joined it get ``True``. It waits for no turn, or clients that
+        are not known could delay all that share it.
         """
         if self._refreshing is not None:
             await self._refreshing.wait()
             return True
         self._refreshing = trio.Event()
         try:
-            return await self._ask_for_brokers(caller)
+            return await self._ask_for_brokers()
         finally:
             self._asked.set()
             self._refreshing.set()
@@ -191,17 +192,17 @@ class Upstream:
         with trio.move_on_after(timeout_s):
             await self._asked.wait()
 
-    async def answers(self, caller: _Caller = _PROXY) -> bool:
+    async def answers(self) -> bool:
         """Return whether a bootstrap server answers an ApiVersions request, which needs no credentials."""
         for _ in self.bootstrap_servers:  # the next server is tried even if one does not answer
             try:
-                await self.request(ApiKey.API_VERSIONS, 0, b"", caller=caller)
+                await self.request(ApiKey.API_VERSIONS, 0, b"")
             except (UpstreamFault, PeerFault):
                 continue
             return True
         return False
 
-    async def _dial_bootstrap(self, caller: _Caller) -> tuple[PlainSocket, Address]:
+    async def _dial_bootstrap(self, caller: _Caller = _PROXY) -> tuple[PlainSocket, Address]:
         servers = self.bootstrap_servers
         first, self._next = self._next, self._next + 1
         faults = []
@@ -292,15 +293,15 @@ class Upstream:
         if address in self._sessions or len(self._sessions) < MOST_SESSIONS:
             self._sessions[address] = session
 
-    async def _ask_for_brokers(self, caller: _Caller) -> bool:
+    async def _ask_for_brokers(self) -> bool:
         no_topics = b"\x00\x00\x00\x00"
         try:
-            body = await self.request(ApiKey.METADATA, _METADATA_VERSION, no_topics, caller=caller)
+            body = await self.request(ApiKey.METADATA, _METADATA_VERSION, no_topics)
             found = rewrite_endpoints(ApiKey.METADATA, _METADATA_VERSION, body, self._topology.advertised)
             if not names_brokers(_METADATA_VERSION, body):
                 raise UnansweredFault("the broker answered with an error")
         except (UpstreamFault, PeerFault) as fault:
-            self.reached = isinstance(fault, UnansweredFault) and await self.answers(caller)
+            self.reached = isinstance(fault, UnansweredFault) and await self.answers()
             self._log_refresh_failure(str(fault))
             return False
         self.reached = True
@@ -330,7 +331,6 @@ class Upstream:
         *,
         timeout_s: float | None = None,
         max_reply_bytes: int = _MAX_OWN_REPLY_BYTES,
-        caller: _Caller = _PROXY,
     ) -> memoryview:
         """Send one request, with header v1, over a new connection to a bootstrap server; return the body of the reply.
 
@@ -339,7 +339,7 @@ class Upstream:
         `UnansweredFault` if the broker closed the connection.
         """
         timeout_s = self.connect_timeout_s if timeout_s is None else timeout_s
-        sock, address = await self._dial_bootstrap(caller)
+        sock, address = await self._dial_bootstrap()
         ask = partial(_ask, sock, str(address), max_reply_bytes)
         try:
             with trio.move_on_after(timeout_s):

@@ -209,9 +209,9 @@ class ConnectionState:
 
     @property
     def is_known(self) -> bool:
-        """Whether the client has proved who it is, or a broker has served it on this connection.
+        """Whether the client has proved who it is, or is accepted and has had a connection to a broker before.
 
-        One that is accepted only because brokers serve anybody may be anybody.
+        Where brokers serve clients without authentication, each new client is accepted at once.
         """
         return self.proved or (self.accepted and self.info.upstream is not None)
 

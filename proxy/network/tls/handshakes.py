@@ -1,11 +1,10 @@
 """The bounds of TLS handshakes with clients: their number, their time, and their share of the event loop.
 
-There is one `Handshakes`. A client costs nothing but its connection until it has sent a ClientHello. The state of
-a handshake takes some tens of KiB, and at most 150 KiB since the libraries limit what a client may send until it is
-complete; so their number is limited. One more ends one whose client has been silent for `SILENT_S`, or else one of the
-address with the most handshakes. The computations of a handshake take about a
-millisecond; they are done one at a time, in turns that go round the addresses, and clients that are connected keep at
-least half of the time.
+There is one `Handshakes`. A client costs nothing but its connection until it has sent a ClientHello. The state of a
+handshake takes some tens of KiB, and at most 150 KiB, since the libraries limit what a client may send until it is
+complete. So their number is limited: one more ends one whose client has been silent for `SILENT_S`, or else one of the
+address with the most handshakes. The computations of a handshake take about a millisecond; they are done one at a time,
+in turns that go round the addresses, and clients that are connected keep at least half of the time.
 """
 
 from __future__ import annotations

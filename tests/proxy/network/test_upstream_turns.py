@@ -1,4 +1,4 @@
-"""Turns of TLS handshakes with brokers that are done for clients: who waits for whom."""
+"""Turns of TLS handshakes with brokers: which clients wait, and for which others."""
 
 from __future__ import annotations
 
@@ -73,15 +73,23 @@ async def brokers(authority: Authority, monkeypatch: pytest.MonkeyPatch) -> Asyn
             yield brokers
 
 
-@pytest.mark.parametrize("node_id", [None, 1], ids=["bootstrap server", "unknown broker, after a refresh"])
-async def test_the_handshake_for_a_stranger_waits_for_its_turn(brokers: Brokers, node_id: int | None) -> None:
+async def test_the_handshake_for_a_stranger_waits_for_its_turn(brokers: Brokers) -> None:
     async with trio.open_nursery() as nursery:
         async with brokers.turns.turn(HOLDER):
-            nursery.start_soon(partial(brokers.dial, node_id, STRANGER, waits=True))
+            nursery.start_soon(partial(brokers.dial, None, STRANGER, waits=True))
             await brokers.asked.wait()
             await wait_all_tasks_blocked()
             assert not brokers.computed.is_set()
         await brokers.computed.wait()
+
+
+async def test_a_refresh_that_a_stranger_causes_waits_for_no_turn(brokers: Brokers) -> None:
+    """Known clients and the proxy share it."""
+    async with trio.open_nursery() as nursery, brokers.turns.turn(HOLDER):
+        nursery.start_soon(partial(brokers.dial, 1, STRANGER, waits=True))
+        await brokers.upstream.wait_for_refresh()
+        await brokers.computed.wait()
+        nursery.cancel_scope.cancel()
 
 
 async def test_a_known_client_waits_for_no_stranger(brokers: Brokers) -> None:
