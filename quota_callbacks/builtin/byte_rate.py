@@ -7,9 +7,9 @@ empty reply, whereas the proxy forwards the fetched records.
 
 A paced quota holds the request until its reserved time. A Fetch reserves the size of the connection's previous reply
 (or the entity's average), and the difference is settled when the reply arrives. A Produce request that has arrived
-reserves its size. Of one that has not, the size is a claim, for which others would wait: it is reserved if the quota is
-for an authenticated user, whom no other client can name; otherwise as far as the connection's previous one had it, and
-the difference is settled when it has arrived.
+reserves its size. If it has not arrived, its size is only announced, and other requests would wait for it. So the size
+is reserved if the quota is for a user that has authenticated, which no other client can name. Otherwise, at most the
+size of the connection's last such request is reserved, and the difference is settled when the request has arrived.
 """
 
 from __future__ import annotations
@@ -104,9 +104,9 @@ class ByteRate(BucketCallback):
         if request.api_key != PRODUCE:
             return None
         if request.notes is not None and self._produced in request.notes:
+            request.connection.cache[self._produced_before] = request.request_bytes
             if reserved(request, self._produced) == request.request_bytes:
                 return None
-            request.connection.cache[self._produced_before] = request.request_bytes
             if settle(request, self._produced, request.request_bytes, now_ms):
                 return None
         bucket = self._quotas.bucket_for(request, PRODUCED, RateBucket)

@@ -39,9 +39,11 @@ if TYPE_CHECKING:
     from headrace.quota_callbacks.verdicts import Verdict
 
 KEY: Final = QuotaKey.CONTROLLER_MUTATION_RATE
-UNCHANGED: Final = frozenset(
-    code.value for code in ErrorCode if code not in {ErrorCode.REQUEST_TIMED_OUT, ErrorCode.UNKNOWN_SERVER_ERROR}
-) - {ErrorCode.NONE.value}
+UNCHANGED: Final = frozenset[int](ErrorCode) - {
+    ErrorCode.NONE,
+    ErrorCode.REQUEST_TIMED_OUT,
+    ErrorCode.UNKNOWN_SERVER_ERROR,
+}
 """The errors after which a topic is as before. A request that timed out may still be carried out: a broker with
 ZooKeeper answers so to one whose time-out is 0."""
 METADATA: Final = ApiKey.METADATA.value

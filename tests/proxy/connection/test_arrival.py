@@ -19,7 +19,9 @@ from tests.proxy.playbook import open_book, read_reply, reply, request
 if TYPE_CHECKING:
     from trio.testing import MockClock
 
+    from headrace.quota_callbacks.buckets.quota_bucket import QuotaBucket
     from headrace.quota_callbacks.requests import Request
+    from tests.proxy.playbook import Book
 
 PRODUCE = ApiKey.PRODUCE
 LIMIT = (QuotaKey.PRODUCER_BYTE_RATE, QuotaEntity(client_id="c"), 1000)
@@ -51,6 +53,14 @@ class Arrivals:
     @hookimpl
     def request_abandoned(self, request: Request) -> None:
         self.seen.append(f"abandoned {request.arrived}")
+
+
+def bucket_of(book: Book, user: str = "ANONYMOUS") -> QuotaBucket:
+    """Return the bucket of the produced bytes of the client."""
+    assert book.shared.hooks.quotas is not None
+    bucket = book.shared.hooks.quotas.bucket(QuotaKey.PRODUCER_BYTE_RATE, user, "c")
+    assert bucket is not None
+    return bucket
 
 
 def produce(number: int, acks: int = 1) -> bytes:
@@ -86,10 +96,7 @@ async def test_of_a_request_that_breaks_off_what_came_is_charged(acks: int, auto
         await book.client.sends(produce(1, acks)[:20_004])
         await book.upstream.wait_for_dial(1)
         await trio.testing.wait_all_tasks_blocked()
-        quotas = book.shared.hooks.quotas
-        assert quotas is not None
-        bucket = quotas.bucket(QuotaKey.PRODUCER_BYTE_RATE, "ANONYMOUS", "c")
-        assert bucket is not None
+        bucket = bucket_of(book)
         assert bucket.observed(int(trio.current_time() * 1000)) == 0
         book.client.socket.close()
         await trio.testing.wait_all_tasks_blocked()
@@ -112,10 +119,7 @@ async def test_also_if_its_batches_are_read(acks: int, autojump_clock: MockClock
         await trio.testing.wait_all_tasks_blocked()
         book.client.socket.close()
         await trio.testing.wait_all_tasks_blocked()
-        quotas = book.shared.hooks.quotas
-        assert quotas is not None
-        bucket = quotas.bucket(QuotaKey.PRODUCER_BYTE_RATE, "ANONYMOUS", "c")
-        assert bucket is not None
+        bucket = bucket_of(book)
         assert bucket.observed(int(trio.current_time() * 1000)) * 10 == 20_000
 
 
@@ -128,10 +132,7 @@ async def test_paced_counts_what_came(user: str, autojump_clock: MockClock) -> N
         await book.client.sends(produce(1)[:20_004])
         await book.upstream.wait_for_dial(1)
         await trio.testing.wait_all_tasks_blocked()
-        quotas = book.shared.hooks.quotas
-        assert quotas is not None
-        bucket = quotas.bucket(QuotaKey.PRODUCER_BYTE_RATE, user, "c")
-        assert bucket is not None
+        bucket = bucket_of(book, user)
         now_ms = int(trio.current_time() * 1000)
         assert (bucket.burst_left(1000, now_ms) < 0) == (user == "alice")
         book.client.socket.close()
@@ -141,27 +142,28 @@ async def test_paced_counts_what_came(user: str, autojump_clock: MockClock) -> N
 
 
 async def test_paced_reserves_the_size_of_the_request_before(autojump_clock: MockClock) -> None:
-    """Of a request that has not arrived; once, until the next one has arrived."""
+    """A request that has not arrived reserves the size of the last such request, which counts once."""
     async with open_book(quotas=[(QuotaKey.PRODUCER_BYTE_RATE, QuotaEntity(client_id="c"), PACED)]) as book:
         frame = produce(1)
         await book.client.sends(frame[:100])
         await book.upstream.wait_for_dial(1)
         await trio.testing.wait_all_tasks_blocked()
-        quotas = book.shared.hooks.quotas
-        assert quotas is not None
-        bucket = quotas.bucket(QuotaKey.PRODUCER_BYTE_RATE, "ANONYMOUS", "c")
-        assert bucket is not None
+        bucket = bucket_of(book)
         assert bucket.burst_left(1000, int(trio.current_time() * 1000)) == bucket.burst(1000)
         await book.client.sends(frame[100:])
         await book.broker.receives()
         await trio.testing.wait_all_tasks_blocked()
         owed = bucket.burst(1000) - bucket.burst_left(1000, int(trio.current_time() * 1000))
         assert owed == len(frame) - 4
-        await trio.sleep(owed / 1000)
-        await book.client.sends(produce(2)[:100])
-        await trio.testing.wait_all_tasks_blocked()
-        now_ms = int(trio.current_time() * 1000)
-        assert bucket.burst(1000) - bucket.burst_left(1000, now_ms) == pytest.approx(len(frame) - 4, abs=10)
+        for number in (2, 3):
+            await trio.sleep(owed / 1000)
+            await book.client.sends(produce(number)[:100])
+            await trio.testing.wait_all_tasks_blocked()
+            now_ms = int(trio.current_time() * 1000)
+            assert bucket.burst(1000) - bucket.burst_left(1000, now_ms) == pytest.approx(owed, abs=10)
+            await book.client.sends(produce(number)[100:])
+            await book.broker.receives()
+            await trio.testing.wait_all_tasks_blocked()
 
 
 async def test_what_was_never_sent_is_given_back(autojump_clock: MockClock) -> None:
@@ -170,10 +172,7 @@ async def test_what_was_never_sent_is_given_back(autojump_clock: MockClock) -> N
         book.upstream.fault = "cannot connect"
         await book.client.sends(produce(1))
         await book.client.receives_the_end()
-        quotas = book.shared.hooks.quotas
-        assert quotas is not None
-        bucket = quotas.bucket(QuotaKey.PRODUCER_BYTE_RATE, "ANONYMOUS", "c")
-        assert bucket is not None
+        bucket = bucket_of(book)
         now_ms = int(trio.current_time() * 1000)
         assert bucket.observed(now_ms) == 0
         assert bucket.gate_ms <= now_ms, "no new connection waits for it"
@@ -183,10 +182,7 @@ async def test_what_was_not_sent_to_a_broker_that_had_closed_is_given_back(autoj
     """The broker closes during the mute, and cannot be dialled again for the next request."""
     async with open_book(quotas=[LIMIT]) as book:
         await book.round_trip(produce(1), reply(PRODUCE, 7, 1))
-        quotas = book.shared.hooks.quotas
-        assert quotas is not None
-        bucket = quotas.bucket(QuotaKey.PRODUCER_BYTE_RATE, "ANONYMOUS", "c")
-        assert bucket is not None
+        bucket = bucket_of(book)
         charged = bucket.observed(int(trio.current_time() * 1000))
         assert charged > 0
         book.broker.socket.close()
