@@ -154,9 +154,8 @@ class FileSink:
                 raise
             if _is_called(descriptor, self._path):
                 break
-            os.close(
-                descriptor
-            )  # between open and lock, another process completed it as the file of one that had ended
+            # Between open and lock, another process has completed it, as the file of a process that has ended.
+            os.close(descriptor)
         self._descriptor, self._opened_s, self._size = descriptor, now_s, 0
         return descriptor
 

@@ -203,7 +203,7 @@ def promise(client_id: str) -> bytes:
 
 
 def test_a_promised_produce_has_no_place_in_a_paced_quota(security: Security, kafka: FirstBroker, topic: str) -> None:
-    """Of clients that brokers serve, and that name another client's id; others would wait for five minutes."""
+    """Accepted clients name the client id of another one, which would have to wait for five minutes."""
     victim = unique("victim")
     with (
         security.proxy(kafka.bootstrap_servers, config=PACED) as proxy,

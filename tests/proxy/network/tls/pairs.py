@@ -32,7 +32,7 @@ rustls_sides: set[str] = set()
 def listening(certificate: Certificate | Path, **settings: object) -> TlsContext:
     file = certificate if isinstance(certificate, Path) else certificate.keystore_file
     tls = ListenTls.model_validate({"certificate_file": str(file), **settings})
-    return by_library(server_context(tls, "listen.tls", lambda name: name != "nobody.example.com"), "server")
+    return by_library(server_context(tls, "listen.tls", lambda name: name != "unknown.example.com"), "server")
 
 
 def connecting(authority: Authority, **settings: object) -> TlsContext:

@@ -6,7 +6,7 @@ import shutil
 import socket
 import ssl
 import subprocess
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING
 
 import pytest
@@ -38,6 +38,7 @@ AUTHORITIES = 500
 FITTING, BEYOND_RUSTLS, BEYOND_BOTH = 48 * 1024, 72 * 1024, 108 * 1024
 """Sizes of chains of certificates."""
 
+needs_openssl = pytest.mark.skipif(shutil.which("openssl") is None, reason="the command openssl is not installed")
 as_client = pytest.mark.parametrize("libraries", ["", "client"], ids=["openssl", "rustls"], indirect=True)
 
 
@@ -79,17 +80,16 @@ def openssl_server(certificate_file: Path, truststore: Path, version: str) -> It
 
 
 async def shake_hands_with(address: tuple[str, int], authority: Authority) -> EitherSocket:
-    sock = kind("client")(socket.create_connection(address), UpstreamFault)
-    try:
+    with ExitStack() as if_it_fails:
+        sock = kind("client")(socket.create_connection(address), UpstreamFault)
+        if_it_fails.callback(sock.close)
         sock.start(connecting(authority), server_side=False, server_hostname="localhost")
         await sock.handshake(NoTurn)
-    except BaseException:
-        sock.close()
-        raise
+        if_it_fails.pop_all()
     return sock
 
 
-@pytest.mark.skipif(shutil.which("openssl") is None, reason="the command openssl is not installed")
+@needs_openssl
 @as_client
 @pytest.mark.usefixtures("libraries")
 @pytest.mark.parametrize("version", ["-tls1_2", "-tls1_3"])
@@ -104,7 +104,7 @@ async def test_a_broker_that_trusts_many_authorities(
         sock.close()
 
 
-@pytest.mark.skipif(shutil.which("openssl") is None, reason="the command openssl is not installed")
+@needs_openssl
 @pytest.mark.parametrize("libraries", ["client"], ids=["rustls"], indirect=True)
 @pytest.mark.usefixtures("libraries")
 async def test_a_handshake_of_long_messages(authority: Authority, truststore: Path) -> None:

@@ -289,7 +289,7 @@ async def test_every_failure_says_what_to_change(authority: Authority, broker: C
         (
             connecting(authority, verify_names=False),
             listening(broker),
-            "nobody.example.com",
+            "unknown.example.com",
             "the broker does not know the host name that the proxy has asked for",
             "the client asked for a host name that this listener does not have",
         ),
