@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from headrace.pipeline.errors import OutputError, PipelineError
-from headrace.pipeline.lake.tables import unreadable_table_errors, write_text
+from headrace.pipeline.lake.spark_errors import reported_errors
+from headrace.pipeline.lake.stores import write_text
 from headrace.quota_callbacks.files import open_without_following
 
 if TYPE_CHECKING:
@@ -33,6 +34,9 @@ JOBS: Final = {
     "calibrate": "Fit the cost model of request_percentage to a broker.",
     "anomalies": "Find usage that is unlike each entity's own past.",
     "report": "Write one HTML file with plots.",
+    "compact": "Merge the small files of the tables.",
+    "retain": "Remove old days of the tables, and files that are not needed any more.",
+    "migrate": "Convert a lake of a version before Delta Lake.",
     "zip": "Write the pipeline as a zip for spark-submit --py-files.",
 }
 
@@ -119,7 +123,7 @@ def spark_options(command: Callable[..., None]) -> Callable[..., None]:
 
         spark = SparkOptions(master=master, packages=packages, conf=settings_of(conf, "--conf"))
         try:
-            with unreadable_table_errors():
+            with reported_errors():
                 command(spark=spark, **options)
         except PipelineError as error:
             _fail(str(error))

@@ -19,3 +19,7 @@ class InputError(PipelineError):
 
 class OutputError(PipelineError):
     """A job's output cannot be written, or the place already holds something else."""
+
+
+class ConflictError(OutputError):
+    """Another job has changed what this one reads or writes. Nothing was written; it can be run again."""

@@ -21,7 +21,7 @@ from pyspark.sql import Window
 from pyspark.sql import functions as sf
 
 from headrace.pipeline.errors import InputError
-from headrace.pipeline.lake.tables import exists
+from headrace.pipeline.lake.stores import exists
 from headrace.quota_callbacks.api_keys import API_NAMES, ApiKey
 
 if TYPE_CHECKING:

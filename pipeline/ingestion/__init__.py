@@ -1,9 +1,9 @@
 """Reading usage records from files or a topic into the tables of the lake.
 
 ingest     records from Kafka or files into the lake, each once
+batches    one batch of lines: which are new, and the transactions that add them
 parsing    lines to records, with what is wrong with each
 sources    the files and topics that ingest reads
 watermark  the newest ingested second, which decides which hours are final
-lock       a lock file that allows one ingest at a time
 instances  the records of each instance, and those that are missing
 """

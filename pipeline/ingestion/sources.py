@@ -15,7 +15,8 @@ from pyspark.sql import functions as sf
 
 from headrace.pipeline.errors import InputError, PipelineError
 from headrace.pipeline.lake.jars import KAFKA_CONNECTOR
-from headrace.pipeline.lake.tables import cause_of, files_below, is_folder, is_spark_error, qualified
+from headrace.pipeline.lake.spark_errors import cause_of, is_spark_error
+from headrace.pipeline.lake.stores import files_below, is_folder, qualified
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

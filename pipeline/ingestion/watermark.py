@@ -1,85 +1,104 @@
-"""The newest second that ingest has written, kept in a file beside the tables; hours far before it are final.
+"""The newest seconds that ingest has written, a small file for each source; hours far before them are final.
 
-A run uses the watermark from before its start, so that the records of several proxies that one run reads one after the
-other do not make each other late. A run that was killed continues with the watermark that it started with, so that a
-repeated batch gives the same result. A run is identified by its source's checkpoint.
+The watermark is the newest second of all runs that have ended. A run uses the watermark from before its start, so that
+the records of several proxies that one run reads one after the other do not make each other late. A run that was killed
+continues with the watermark that it started with, so that a repeated batch gives the same result. A source is
+identified by the name of its checkpoint. Only its own ingest writes its file, so several may run at the same time.
 """
 
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from headrace.pipeline.errors import OutputError
-from headrace.pipeline.lake.tables import exists, read_text, write_text
+from headrace.pipeline.lake.stores import exists, files_below, read_text, write_text
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from headrace.pipeline.lake.tables import Lake
 
-FILE: Final = "_ingest/watermark.json"
+FOLDER: Final = "_ingest"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Run:
-    """A run that has not ended in order: it is running, or was killed."""
-
-    before: int | None
-    """The watermark when it started."""
-    newest: int | None
-    """The newest second that it has written."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Watermark:
-    """The newest second of all runs that have ended, and the runs that have not."""
+class SourceState:
+    """What is kept of one source."""
 
     second: int | None = None
-    runs: Mapping[str, Run] = field(default_factory=dict)
+    """The newest second of its runs that have ended."""
+    running: bool = False
+    """Whether it has a run that has not ended in order: it is running, or was killed."""
+    before: int | None = None
+    """The watermark when this run started."""
+    newest: int | None = None
+    """The newest second that this run has written."""
 
-    @classmethod
-    def read(cls, lake: Lake) -> Watermark:
-        """Read the file; without one, return the initial state. Raises `OutputError` if the file is damaged."""
-        path = lake.path(FILE)
-        if not exists(lake.spark, path):
-            return cls()
+
+class Watermark:
+    """The files of a lake."""
+
+    def __init__(self, lake: Lake) -> None:
+        self._lake = lake
+
+    def second(self) -> int | None:
+        """Return the newest second of all runs that have ended. Raises `OutputError` if a file is damaged."""
+        folder = self._lake.path(FOLDER)
+        if not exists(self._lake.spark, folder):
+            return None
+        names = [name for name in files_below(self._lake.spark, folder) if name.endswith(".json")]
+        return max((second for name in names if (second := self._read(name).second) is not None), default=None)
+
+    def begin(self, source: str) -> int | None:
+        """Begin a run, or continue one that was killed; return the watermark that applies to it."""
+        state = self.of(source)
+        if not state.running:
+            state = SourceState(second=state.second, running=True, before=self.second())
+            self.write(source, state)
+        return state.before
+
+    def move(self, source: str, newest: int | None) -> None:
+        """Note that the run has written records up to the second ``newest``."""
+        state = self.of(source)
+        newest = _later(state.newest, newest)
+        if newest != state.newest:
+            self.write(source, SourceState(second=state.second, running=True, before=state.before, newest=newest))
+
+    def end(self, source: str) -> None:
+        """End the run in order; do nothing if there is none."""
+        state = self.of(source)
+        if state.running:
+            self.write(source, SourceState(second=_later(state.second, state.newest)))
+
+    def of(self, source: str) -> SourceState:
+        """Return the state of a source. Raises `OutputError` if its file is damaged."""
+        name = _file_of(source)
+        return self._read(name) if exists(self._lake.spark, self._path(name)) else SourceState()
+
+    def write(self, source: str, state: SourceState) -> None:
+        """Write the file of a source atomically. Raises `OutputError`."""
+        run = {"before": state.before, "newest": state.newest} if state.running else None
+        text = json.dumps({"second": state.second, "run": run})
+        write_text(self._lake.spark, self._path(_file_of(source)), text)
+
+    def _read(self, name: str) -> SourceState:
+        path = self._path(name)
         try:
-            kept = json.loads(read_text(lake.spark, path))
-            runs = {
-                source: Run(before=_second(run["before"]), newest=_second(run["newest"]))
-                for source, run in kept["runs"].items()
-            }
-            return cls(second=_second(kept["second"]), runs=runs)
+            kept = json.loads(read_text(self._lake.spark, path))
+            run = kept["run"]
+            if run is None:
+                return SourceState(second=_second(kept["second"]))
+            before, newest = _second(run["before"]), _second(run["newest"])
+            return SourceState(second=_second(kept["second"]), running=True, before=before, newest=newest)
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise OutputError(f"{path} is damaged ({error!r}); remove it to start without a watermark") from error
 
-    def write(self, lake: Lake) -> None:
-        """Write the file atomically. Raises `OutputError`."""
-        runs = {source: {"before": run.before, "newest": run.newest} for source, run in self.runs.items()}
-        write_text(lake.spark, lake.path(FILE), json.dumps({"second": self.second, "runs": runs}))
+    def _path(self, name: str) -> str:
+        return self._lake.path(f"{FOLDER}/{name}")
 
-    def begun(self, source: str) -> Watermark:
-        """Return the state after ``source`` has started; an unfinished run of this source is continued."""
-        if source in self.runs:
-            return self
-        return replace(self, runs={**self.runs, source: Run(before=self.second, newest=None)})
 
-    def before(self, source: str) -> int | None:
-        """Return the watermark that applies to the run of ``source``."""
-        return self.runs[source].before
-
-    def moved(self, source: str, newest: int | None) -> Watermark:
-        """Return the state after the run of ``source`` has written records up to the second ``newest``."""
-        run = self.runs[source]
-        return replace(self, runs={**self.runs, source: replace(run, newest=_later(run.newest, newest))})
-
-    def ended(self, source: str) -> Watermark:
-        """Return the state after the run of ``source`` has ended in order; unchanged if there is no such run."""
-        others = {each: run for each, run in self.runs.items() if each != source}
-        newest = self.runs[source].newest if source in self.runs else None
-        return Watermark(second=_later(self.second, newest), runs=others)
+def _file_of(source: str) -> str:
+    return f"{source}.json"
 
 
 def _later(one: int | None, other: int | None) -> int | None:

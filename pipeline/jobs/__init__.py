@@ -8,5 +8,8 @@ what_if    ``headrace pipeline what-if``
 calibrate  ``headrace pipeline calibrate``
 anomalies  ``headrace pipeline anomalies``
 report     ``headrace pipeline report``
+compact    ``headrace pipeline compact``
+retain     ``headrace pipeline retain``
+migrate    ``headrace pipeline migrate``
 zip        ``headrace pipeline zip``
 """

@@ -74,8 +74,8 @@ def command(
 
     Without --follow, the command reads the records that exist now and exits; the next run continues from there. After a
     run was killed, the next one repeats its last batch, without duplicates. Lines that are not usage records are
-    written to the table quarantine with the reason; duplicates are skipped. Only one ingest at a time can write to a
-    lake.
+    written to the table quarantine with the reason; duplicates are skipped. Several
+    ingests may write to a lake at the same time.
     """
     source = _source(
         folder, bootstrap_servers, topic, kafka, quarantined=quarantined, accept_data_loss=accept_data_loss
@@ -119,7 +119,7 @@ def _source(
 
 @contextlib.contextmanager
 def _stopping_on_signals(ingest: Ingest) -> Iterator[None]:
-    """Stop in order on SIGTERM and SIGINT, to remove the lake's lock, which no other machine can take over."""
+    """Stop in order on SIGTERM and SIGINT."""
 
     def stop(number: int, frame: FrameType | None) -> None:  # noqa: ARG001 -- a signal handler's signature
         ingest.stop()

@@ -11,7 +11,8 @@ from headrace.pipeline.cli import LAKE, check_output, day_options, report_progre
 from headrace.pipeline.errors import InputError
 from headrace.pipeline.lake import schemas
 from headrace.pipeline.lake.session import start_session
-from headrace.pipeline.lake.tables import Lake, exists
+from headrace.pipeline.lake.stores import exists
+from headrace.pipeline.lake.tables import Lake
 from headrace.pipeline.report import TITLE, Days, report
 
 if TYPE_CHECKING:

@@ -16,7 +16,8 @@ from headrace.pipeline.analysis.rollup import Period, bill, by_day, by_hour, rea
 from headrace.pipeline.cli import LAKE, check_output, day_options, report_progress, spark_options, write_file
 from headrace.pipeline.lake import schemas
 from headrace.pipeline.lake.session import start_session
-from headrace.pipeline.lake.tables import Lake, of_days, read_text
+from headrace.pipeline.lake.stores import read_text
+from headrace.pipeline.lake.tables import Lake, of_days
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -70,27 +71,34 @@ def command(
         raise click.UsageError("--output is the file for the bills, which require --prices")
     check_output("--output", output)
     sheet = None if prices is None else read_prices(prices)
-    tables = Lake(start_session("rollup", spark), lake)
-    _roll_up(tables, first, last, teams)
-    if sheet is not None:
-        _bill(tables, first, last, sheet, Period(per), output)
+    there = Lake(start_session("rollup", spark), lake)
+    with there.release() as tables:
+        rolled_up = _roll_up(tables, first, last, teams)
+        billed = sheet is not None and _bill(tables, first, last, sheet, Period(per))
+    if rolled_up:
+        _report_days(there, first, last)
+    if sheet is not None and billed:
+        _report_bills(there, first, last, sheet, Period(per), output)
 
 
-def _roll_up(tables: Lake, first: date | None, last: date | None, teams: str | None) -> None:
+def _roll_up(tables: Lake, first: date | None, last: date | None, teams: str | None) -> bool:
+    """Write the rollups; return ``False`` if there is no usage."""
     spark = tables.spark
     rows = [] if teams is None else read_teams(read_text(spark, teams), teams)
     usage = of_days(tables.read("usage", schemas.USAGE), first, last)
     if usage.isEmpty():
         report_progress(f"{tables.root} has no usage{_between(first, last)}: nothing was rolled up")
-        return
+        return False
     hours = by_hour(usage, spark.createDataFrame(rows, schemas.TEAMS))
     tables.replace("rollup_hour", hours.repartition("date"), "date")
     hours = of_days(tables.read("rollup_hour", schemas.ROLLUP_HOUR), first, last)
     tables.replace("rollup_day", by_day(hours).repartition("date"), "date")
-    _report_result(of_days(tables.read("rollup_day", schemas.ROLLUP_DAY), first, last), hours)
+    return True
 
 
-def _report_result(days: DataFrame, hours: DataFrame) -> None:
+def _report_days(tables: Lake, first: date | None, last: date | None) -> None:
+    hours = of_days(tables.read("rollup_hour", schemas.ROLLUP_HOUR), first, last)
+    days = of_days(tables.read("rollup_day", schemas.ROLLUP_DAY), first, last)
     size = sf.col("request_bytes") + sf.col("response_bytes")
     found = days.agg(
         sf.count_distinct("date").alias("days"),
@@ -110,26 +118,33 @@ def _report_result(days: DataFrame, hours: DataFrame) -> None:
     )
 
 
-def _bill(
-    tables: Lake, first: date | None, last: date | None, sheet: PriceSheet, period: Period, output: str | None
-) -> None:
-    if period is Period.MONTH:
-        first = None if first is None else first.replace(day=1)
-        last = None if last is None else last.replace(day=calendar.monthrange(last.year, last.month)[1])
+def _bill(tables: Lake, first: date | None, last: date | None, sheet: PriceSheet, period: Period) -> bool:
+    """Write the bills; return ``False`` if there are no rolled up days."""
+    first, last = _whole(period, first, last)
     days = of_days(tables.read_or_empty("rollup_day", schemas.ROLLUP_DAY), first, last)
     if days.isEmpty():
         report_progress(f"{tables.root} has no rolled up days{_between(first, last)}: no bill was written")
-        return
+        return False
     tables.replace("chargeback", bill(days, sheet, period).repartition(1), "period", "date")
-    there = tables.read("chargeback", schemas.CHARGEBACK).where(sf.col("period") == period.value)
-    lines = of_days(there, first, last)
+    return True
+
+
+def _whole(period: Period, first: date | None, last: date | None) -> tuple[date | None, date | None]:
+    """Return the first and the last day of the periods that have these days."""
+    if period is Period.MONTH:
+        first = None if first is None else first.replace(day=1)
+        last = None if last is None else last.replace(day=calendar.monthrange(last.year, last.month)[1])
+    return first, last
+
+
+def _report_bills(
+    tables: Lake, first: date | None, last: date | None, sheet: PriceSheet, period: Period, output: str | None
+) -> None:
+    lines = tables.read("chargeback", schemas.CHARGEBACK).where(sf.col("period") == period.value)
+    lines = of_days(lines, *_whole(period, first, last))
     if output is not None:
         write_file(tables.spark, output, _as_csv(lines.orderBy("date", "team", "line"), sheet))
         report_progress(f"the bill is in {output}")
-    _report_totals(lines, sheet, period)
-
-
-def _report_totals(lines: DataFrame, sheet: PriceSheet, period: Period) -> None:
     totals = lines.where("item = 'total'")
     found = totals.agg(sf.count("*").alias("bills"), sf.sum("amount").alias("amount")).collect()[0]
     report_progress(f"{found.bills:,} bills, {_money(found.amount, sheet)} in all")

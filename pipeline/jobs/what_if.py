@@ -16,7 +16,8 @@ from headrace.pipeline.cli import CLUSTER, day_options, report_progress, report_
 from headrace.pipeline.errors import InputError
 from headrace.pipeline.lake import schemas
 from headrace.pipeline.lake.session import start_session
-from headrace.pipeline.lake.tables import Lake, exists, of_days
+from headrace.pipeline.lake.stores import exists
+from headrace.pipeline.lake.tables import Lake, of_days
 
 if TYPE_CHECKING:
     from datetime import date

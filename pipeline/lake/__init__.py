@@ -1,7 +1,9 @@
 """The tables on disk, and the Spark session that reads and writes them.
 
-tables   reading and writing the tables, and small files beside them
-schemas  the columns of every table
-session  a Spark session, local or on a cluster
-jars     the jars of Spark's Kafka connector, downloaded once
+tables        reading and writing the tables
+schemas       the columns of every table
+stores        small files beside the tables, in any store
+spark_errors  errors of Spark in one line
+session       a Spark session, local or on a cluster
+jars          the jars of Delta Lake and of Spark's Kafka connector, downloaded once
 """

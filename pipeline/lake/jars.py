@@ -1,8 +1,8 @@
-"""The jars of Spark's Kafka connector, downloaded once into a cache.
+"""The jars of Delta Lake and of Spark's Kafka connector, downloaded once into a cache.
 
 Spark's own ``spark.jars.packages`` requests files that not all Maven repositories have. Here jgo resolves the run-time
-dependencies, which are copied into one folder and passed as ``spark.jars``. ``--packages`` replaces this mechanism.
-Called by `headrace.pipeline.lake.session`.
+dependencies, which are copied into one folder and passed as ``spark.jars``. For the Kafka connector, ``--packages``
+replaces this mechanism. Called by `headrace.pipeline.lake.session`.
 """
 
 from __future__ import annotations
@@ -18,6 +18,8 @@ from headrace.pipeline.errors import NoJarsError
 
 KAFKA_CONNECTOR: Final = "org.apache.spark:spark-sql-kafka-0-10_2.13:4.0.0"
 """Maven coordinate; its version is that of the pyspark that the extra ``pipeline`` pins."""
+DELTA_LAKE: Final = "io.delta:delta-spark_2.13:4.0.0"
+"""Maven coordinate; its version is for the same version of Spark."""
 
 CACHE_VARIABLE: Final = "HEADRACE_PIPELINE_CACHE"
 REPOSITORY_VARIABLE: Final = "HEADRACE_PIPELINE_REPOSITORY"
@@ -31,8 +33,8 @@ def cache_folder() -> Path:
     return (Path(xdg).expanduser().absolute() if xdg else Path.home() / ".cache") / "headrace-pipeline"
 
 
-def kafka_jars(coordinate: str = KAFKA_CONNECTOR) -> tuple[Path, ...]:
-    """Return the jars of the connector and its dependencies, without those that Spark contains.
+def jars_of(coordinate: str) -> tuple[Path, ...]:
+    """Return the jars of `KAFKA_CONNECTOR` or `DELTA_LAKE` and their dependencies, without those that Spark contains.
 
     The first call downloads them, which takes about 20 s. Raises `NoJarsError`.
     """

@@ -257,3 +257,8 @@ ANOMALIES: Final = _columns(
 ``description`` is a sentence. ``observed``, ``usual`` and ``score`` are of the window that deviates most; ``usual`` and
 ``score`` are null if the past is too short. A null ``client_id`` stands for all client ids of the user.
 """
+
+RELEASES: Final = _columns(number=_LONG, released=TimestampType(), versions=MapType(_TEXT, _LONG))
+"""The table ``releases``: by their number, which versions of the tables of `headrace.pipeline.lake.tables.RELEASED` are
+in force.
+"""

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from headrace.pipeline.errors import InputError, NoJavaError, PipelineError
-from headrace.pipeline.lake.jars import KAFKA_CONNECTOR, kafka_jars
+from headrace.pipeline.lake.jars import DELTA_LAKE, KAFKA_CONNECTOR, jars_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -29,13 +29,18 @@ NEEDED_MODULE: Final = "jdk.incubator.vector"
 PROBE_TIMEOUT_S: Final = 30.0
 LOCAL_SHUFFLE_PARTITIONS: Final = 8
 """Spark's default of 200 is meant for clusters: on one machine, a shuffle of few rows would start 200 tasks."""
+LOCAL_LOG_PARTITIONS: Final = 2
+"""The same for the list of a table's files, for which Delta Lake's default is 50."""
+LOCAL_LISTING_TASKS: Final = 8
+"""The same for listing folders, for which Spark's default is up to 10,000: retain would take minutes for nothing."""
 
 _SUBMITTED: Final = "PYSPARK_GATEWAY_PORT"
 """Set by spark-submit, which has started the JVM before it runs the job."""
 _SETTINGS: Final = {
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.execution.arrow.pyspark.enabled": "true",
-    "spark.sql.sources.partitionOverwriteMode": "dynamic",
+    "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
+    "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
     "spark.sql.streaming.forceDeleteTempCheckpointLocation": "true",
 }
 """Settings of every session."""
@@ -78,9 +83,17 @@ def start_session(job: str, options: SparkOptions, *, kafka: bool = False) -> Sp
     for name, value in {**settings, **options.conf}.items():
         builder = builder.config(name, value)
     try:
-        return builder.getOrCreate()
+        session = builder.getOrCreate()
     except Exception as error:
         raise PipelineError(f"Spark does not start: {_first_line(error)}") from error
+    if submitted and not _has_delta_lake(session):
+        raise InputError(f"Spark lacks Delta Lake; give spark-submit --packages {DELTA_LAKE}")
+    return session
+
+
+def _has_delta_lake(session: SparkSession) -> bool:
+    loader = session.sparkContext._jvm.org.apache.spark.util.Utils  # type: ignore[union-attr]  # noqa: SLF001
+    return bool(loader.classIsLoadable("io.delta.sql.DeltaSparkSessionExtension"))
 
 
 def _settings_of_new_jvm(options: SparkOptions, *, kafka: bool) -> dict[str, str]:
@@ -94,13 +107,22 @@ def _settings_of_new_jvm(options: SparkOptions, *, kafka: bool) -> dict[str, str
     }
     if master.startswith("local"):
         settings["spark.sql.shuffle.partitions"] = str(LOCAL_SHUFFLE_PARTITIONS)
+        settings["spark.databricks.delta.snapshotPartitions"] = str(LOCAL_LOG_PARTITIONS)
+        settings["spark.sql.sources.parallelPartitionDiscovery.parallelism"] = str(LOCAL_LISTING_TASKS)
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # Spark would use the first Python on the PATH
         settings["spark.driver.host"] = settings["spark.driver.bindAddress"] = "127.0.0.1"
-    if options.packages:
-        settings["spark.jars.packages"] = options.packages
+    packages = options.packages or ""
+    coordinates = [] if _artifact(DELTA_LAKE) in packages else [DELTA_LAKE]
+    if packages:
+        settings["spark.jars.packages"] = packages
     elif kafka:
-        settings["spark.jars"] = ",".join(map(str, kafka_jars(KAFKA_CONNECTOR)))
+        coordinates.append(KAFKA_CONNECTOR)
+    settings["spark.jars"] = ",".join(str(jar) for each in coordinates for jar in jars_of(each))
     return settings
+
+
+def _artifact(coordinate: str) -> str:
+    return coordinate.rpartition(":")[0]
 
 
 def check_java(home: str | None, search_path: str) -> None:

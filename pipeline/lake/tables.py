@@ -1,4 +1,4 @@
-"""Reading and writing the tables: Parquet below one root, on a disk or in any store that Hadoop supports (``s3a://…``).
+"""Reading and writing the tables: Delta tables below one root, on a disk or in any store of Hadoop's (``s3a://…``).
 
     table            partitioned by   holds
     usage            date, hour       usage records, each once
@@ -11,25 +11,28 @@
     what_if                           the effect of quotas on recorded usage
     anomalies        date             deviations from each entity's past
     costs                             the cost model of requests
+    releases                          the versions of `RELEASED` that belong together
 
-Tables are read with the schema of this version. A column that older files lack is null; one that they have under an
-older name (`RENAMED`) is read under its present name.
+Each write is one transaction: a reader sees the table as it was before, or after. The tables of `RELEASED` follow from
+each other and change together (`Lake.release`). Tables are read with the schema of this version; a column that a table
+lacks is null.
 """
 
 from __future__ import annotations
 
 import contextlib
-import os
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
-from headrace.pipeline.errors import InputError, OutputError
-from headrace.quota_callbacks.files import open_private, open_without_following
+from headrace.pipeline.errors import ConflictError, InputError, OutputError
+from headrace.pipeline.lake import schemas
+from headrace.pipeline.lake.spark_errors import as_pipeline_error, cause_of, is_spark_error
+from headrace.pipeline.lake.stores import exists, files_below
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
     from datetime import date
 
+    from delta.tables import DeltaTable
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import StructType
 
@@ -47,24 +50,32 @@ MADE_BY: Final = {
 }
 """The job that writes each table."""
 
-RENAMED: Final = {"anomalies": {"told": "description"}, "costs": {"taken": "accepted"}}
-"""Old names of columns, by table, which files written by version 0.1.0 or before have, and their present names."""
+RELEASED: Final = ("rollup_hour", "rollup_day", "chargeback")
+"""The tables that change together."""
+
+VERSION_HOURS: Final = 7 * 24
+"""Time for which old versions of a table can be read after they were replaced."""
+
+_PROPERTIES: Final = {"usage": {"delta.dataSkippingStatsColumns": "instance,sequence,second,cluster"}}
+"""Properties of new tables: of which columns files have the least and the greatest value."""
 
 
 class Lake:
-    """The tables below ``root``."""
+    """The tables below ``root``. One object sees one release of the tables in `RELEASED`."""
 
     def __init__(self, spark: SparkSession, root: str) -> None:
         self.spark = spark
         self.root = root.rstrip("/")
+        self._released: Mapping[str, int] | None = None
+        """The versions of the tables of `RELEASED` that are read; ``None``: not known yet."""
 
     def path(self, table: str) -> str:
         """Return the path of a table, or of another file or folder below the root."""
         return f"{self.root}/{table}"
 
     def has(self, table: str) -> bool:
-        """Return whether the table exists."""
-        return exists(self.spark, self.path(table))
+        """Return whether the table exists. Raises `InputError` if it is one of a version without Delta Lake."""
+        return table in self._versions() if table in RELEASED else self._exists(table)
 
     def read(self, table: str, schema: StructType) -> DataFrame:
         """Return the table. Raises `InputError` if it does not exist."""
@@ -80,41 +91,248 @@ class Lake:
             return self.spark.createDataFrame([], schema)
         return self._read(table, schema)
 
-    def _read(self, table: str, schema: StructType) -> DataFrame:
-        """Return an existing table; read columns under their old names in files that lack the new ones."""
-        from pyspark.sql import functions as sf
-        from pyspark.sql.types import StructField, StructType
+    def create(self, table: str, schema: StructType, *by: str) -> None:
+        """Create a table, partitioned by the columns ``by``, unless it exists. Raises `OutputError`."""
+        from delta.tables import DeltaTable
 
-        renamed = {old: new for old, new in RENAMED.get(table, {}).items() if new in schema.names}
-        both = StructType([*schema.fields, *(StructField(old, schema[new].dataType) for old, new in renamed.items())])
-        frame = self.spark.read.schema(both).parquet(self.path(table))
-        values = {new: sf.coalesce(new, old) for old, new in renamed.items()}
-        return frame.withColumns(values).drop(*renamed) if renamed else frame
+        if self._exists(table):
+            return
+        builder = DeltaTable.createIfNotExists(self.spark).location(self.path(table)).addColumns(schema)
+        for name, value in _PROPERTIES.get(table, {}).items():
+            builder = builder.property(name, value)
+        with self._writing(table):
+            builder.partitionedBy(*by).execute()
 
     def append(self, table: str, frame: DataFrame, *by: str) -> None:
-        """Append rows, partitioned by the columns ``by``; one writer at a time. Raises `OutputError`.
+        """Append rows, partitioned by the columns ``by``.
 
-        A job that was killed leaves the output of its finished tasks in ``_temporary``. The next job would commit them
-        as its own, so they are removed first.
+        If ``frame`` reads the table itself, such as for rows that it does not have yet, and another job has added rows
+        to the partitions that were read, nothing is written. Raises `ConflictError` then, and `OutputError`.
         """
-        remove(self.spark, f"{self.path(table)}/_temporary")
-        self._write(table, frame, "append", by)
+        self._write(table, frame, "append", by, {"mergeSchema": "true"})
 
     def replace(self, table: str, frame: DataFrame, *by: str) -> None:
         """Replace the partitions that ``frame`` has rows of; without ``by``, the whole table. Raises `OutputError`."""
-        self._write(table, frame, "overwrite", by)
+        if by:
+            self._write(table, frame, "overwrite", by, {"partitionOverwriteMode": "dynamic", "mergeSchema": "true"})
+        else:
+            self.replace_whole(table, frame)
+
+    def replace_whole(self, table: str, frame: DataFrame, *by: str) -> None:
+        """Replace the whole table and its columns. Raises `OutputError`."""
+        self._write(table, frame, "overwrite", by, {"overwriteSchema": "true", "partitionOverwriteMode": "static"})
 
     def replace_partition(self, table: str, frame: DataFrame, column: str, value: object) -> None:
         """Replace the partition in which ``column``, missing in ``frame``, has this value, also by an empty one."""
-        self._write(f"{table}/{column}={value}", frame, "overwrite", ())
+        from pyspark.sql import functions as sf
 
-    def _write(self, table: str, frame: DataFrame, mode: str, by: tuple[str, ...]) -> None:
+        whole = frame.withColumn(column, sf.lit(value))
+        self._write(
+            table, whole, "overwrite", (column,), {"replaceWhere": f"{column} = '{value}'", "mergeSchema": "true"}
+        )
+
+    def remove_rows(self, table: str, condition: str) -> int:
+        """Remove the rows for which a condition in SQL holds; return their number. Raises `OutputError`."""
+        with self._writing(table):
+            number = self.table(table).toDF().where(condition).count()
+            self.table(table).delete(condition)
+        return number
+
+    def compact(
+        self, table: str, first: date | None = None, last: date | None = None, more: str = "true"
+    ) -> tuple[int, int]:
+        """Merge small files of the days from ``first`` to ``last``, where the condition ``more`` holds for partitions.
+
+        Return the number of files that were merged, and of those that they became; 0 for a table without days, if days
+        are given. Rows are the same before and after, so other jobs may read and add rows.
+        """
+        bounds = [f"date >= '{first}'"] if first else []
+        bounds += [f"date <= '{last}'"] if last else []
+        if bounds and "date" not in self.table(table).toDF().columns:
+            return 0, 0
+        with self._writing(table):
+            (row,) = self._optimized(table, " AND ".join([*bounds, more])).select("metrics").collect()
+        return row.metrics.numFilesRemoved, row.metrics.numFilesAdded
+
+    def _optimized(self, table: str, condition: str) -> DataFrame:
+        optimize = self.table(table).optimize()
+        return (optimize if condition == "true" else optimize.where(condition)).executeCompaction()
+
+    @contextlib.contextmanager
+    def release(self) -> Iterator[Draft]:
+        """Change the tables of `RELEASED` together: other readers see all changes of the block, or none.
+
+        What a killed job has written without a release is undone first. Raises `ConflictError` if another job has
+        changed these tables meanwhile; then nothing of this block is seen.
+        """
+        draft = Draft(self.spark, self.root, self._versions())
+        yield draft
+        self._released = draft.publish()
+
+    def release_converted(self) -> None:
+        """Release the tables that `headrace.pipeline.jobs.migrate` has converted, unless there is a release."""
+        if not self._versions():
+            made = {table: self.version(table) for table in RELEASED if self._exists(table)}
+            if made:
+                self._released = self._publish(1, made)
+
+    def table(self, name: str) -> DeltaTable:
+        """Return an existing table for operations of Delta Lake."""
+        from delta.tables import DeltaTable
+
+        return DeltaTable.forPath(self.spark, self.path(name))
+
+    def version(self, table: str) -> int:
+        """Return the newest version of an existing table."""
+        (row,) = self.table(table).history(1).select("version").collect()
+        return int(row.version)
+
+    def _exists(self, table: str) -> bool:
+        from delta.tables import DeltaTable
+
+        path = self.path(table)
+        if not exists(self.spark, path):
+            return False
+        if DeltaTable.isDeltaTable(self.spark, path):
+            return True
+        if not is_old_table(self.spark, path):  # what a first write leaves that was killed
+            return False
+        raise InputError(
+            f"{path} was written by a version of Headrace before Delta Lake; headrace pipeline migrate --lake"
+            f" {self.root} converts the lake once"
+        )
+
+    def _versions(self) -> Mapping[str, int]:
+        """Return the versions of the newest release, by table; empty if there is none."""
+        if self._released is None:
+            self._released = self._newest_release()[1]
+        return self._released
+
+    def _newest_release(self) -> tuple[int, Mapping[str, int]]:
+        if not self._exists("releases"):
+            for table in RELEASED:  # to find those of an old version
+                self._exists(table)
+            return 0, {}
+        newest = self._releases().orderBy("number", ascending=False).first()
+        return (0, {}) if newest is None else (newest.number, newest.versions)
+
+    def _publish(self, number: int, versions: Mapping[str, int]) -> Mapping[str, int]:
+        """Write the release with this number, unless another job has been faster. Raises `ConflictError`."""
+        from pyspark.sql import functions as sf
+
+        row = self.spark.createDataFrame([(number, versions)], "number long, versions map<string, long>")
+        row = row.withColumn("released", sf.current_timestamp())
+        self.create("releases", schemas.RELEASES)
+        there = self._releases().where(sf.col("number") == number).select("number")
+        row = row.join(sf.broadcast(there), "number", "left_anti").select(*schemas.RELEASES.names)
+        self.append("releases", row.coalesce(1))
+        if self._newest_release() != (number, versions):
+            raise self._conflict("it has released its tables first")
+        return versions
+
+    def _conflict(self, what: str) -> ConflictError:
+        return ConflictError(
+            f"another job works on {self.root} at the same time: {what}. Nothing of this run can be seen; run it again"
+        )
+
+    def _releases(self) -> DataFrame:
+        return self.spark.read.format("delta").load(self.path("releases"))
+
+    def _read(self, table: str, schema: StructType) -> DataFrame:
+        """Return an existing table; add columns that it lacks."""
+        from pyspark.sql import functions as sf
+
+        reader = self.spark.read.format("delta")
+        if table in RELEASED and (version := self._versions().get(table)) is not None:
+            reader = reader.option("versionAsOf", version)
+        frame = reader.load(self.path(table))
+        names = [*schema.names, *(name for name in ("date",) if name in frame.columns and name not in schema.names)]
+        lacking = {name: sf.lit(None).cast(schema[name].dataType) for name in schema.names if name not in frame.columns}
+        return frame.withColumns(lacking).select(*names)
+
+    def _write(self, table: str, frame: DataFrame, mode: str, by: tuple[str, ...], options: Mapping[str, str]) -> None:
+        with self._writing(table):
+            frame.write.format("delta").mode(mode).partitionBy(*by).options(**options).save(self.path(table))
+
+    @contextlib.contextmanager
+    def _writing(self, table: str) -> Iterator[None]:
+        """Raise errors of Spark as `ConflictError` or `OutputError`."""
+        self._exists(table)  # one of an old version is not written to
         try:
-            frame.write.mode(mode).partitionBy(*by).parquet(self.path(table))
+            yield
         except Exception as error:
-            if is_spark_error(error) and ("org.apache.hadoop.fs" in str(error) or "java.io" in str(error)):
+            if not is_spark_error(error):
+                raise
+            text = str(error)
+            if "io.delta.exceptions" in text:
+                raise ConflictError(f"another job has changed {self.path(table)}: {cause_of(error)}") from error
+            converted = as_pipeline_error(error)
+            if converted is not None:
+                raise converted from error
+            if "org.apache.hadoop.fs" in text or "java.io" in text:
                 raise OutputError(f"cannot write {self.path(table)}: {cause_of(error)}") from error
             raise
+
+
+class Draft(Lake):
+    """The tables of a release that is being made: it reads what it has written."""
+
+    def __init__(self, spark: SparkSession, root: str, released: Mapping[str, int]) -> None:
+        super().__init__(spark, root)
+        self._number, newest = self._newest_release()
+        if newest != released:
+            raise self._conflict("there is a newer release of its tables")
+        self._before, self._made = newest, dict(newest)
+        self._released = self._made
+        self._at = {table: self._undone(table, newest.get(table)) for table in RELEASED if self._exists(table)}
+        """The newest version of each existing table."""
+
+    def publish(self) -> Mapping[str, int]:
+        """Let readers see this release; return the version of each table. Raises `ConflictError`."""
+        if self._made == self._before:
+            return self._made
+        for table, version in self._at.items():
+            if self.version(table) != version:
+                raise self._conflict(f"it has written {self.path(table)}")
+        return self._publish(self._number + 1, self._made)
+
+    def _write(self, table: str, frame: DataFrame, mode: str, by: tuple[str, ...], options: Mapping[str, str]) -> None:
+        super()._write(table, frame, mode, by, options)
+        self._note(table)
+
+    def remove_rows(self, table: str, condition: str) -> int:
+        """See `Lake.remove_rows`."""
+        number = super().remove_rows(table, condition)
+        self._note(table)
+        return number
+
+    def _note(self, table: str) -> None:
+        """Note the version that this job has written."""
+        if table in RELEASED:
+            version, before = self.version(table), self._at.get(table, -1)
+            if version > before + 1:
+                raise self._conflict(f"it has written {self.path(table)}")
+            self._made[table] = self._at[table] = version
+
+    def _undone(self, table: str, version: int | None) -> int:
+        """Undo what was written after ``version``, by a job that did not release it; return the newest version."""
+        newest = self.version(table)
+        if version == newest:
+            return newest
+        if version is None:
+            if self.table(table).history().where("operation = 'CONVERT'").count():
+                raise InputError(
+                    f"the lake {self.root} is converted in part; run headrace pipeline migrate --lake {self.root} again"
+                )
+            self.table(table).delete()
+        else:
+            self.table(table).restoreToVersion(version)
+        return self.version(table)
+
+
+def is_old_table(spark: SparkSession, path: str) -> bool:
+    """Return whether a folder, which is no Delta table, is a table of a version of Headrace before Delta Lake."""
+    return "_SUCCESS" in files_below(spark, path)
 
 
 def of_days(frame: DataFrame, first: date | None, last: date | None) -> DataFrame:
@@ -126,205 +344,3 @@ def of_days(frame: DataFrame, first: date | None, last: date | None) -> DataFram
     if last is not None:
         frame = frame.where(sf.col("date") <= sf.lit(last))
     return frame
-
-
-def exists(spark: SparkSession, path: str) -> bool:
-    """Return whether there is a file or folder, in any store. Raises `InputError` if the store cannot be reached."""
-    with _reading(path):
-        return bool(_file_system(spark, path).exists(_path(spark, path)))
-
-
-def is_folder(spark: SparkSession, path: str) -> bool:
-    """Return whether there is a folder. Raises `InputError` if the store cannot be reached."""
-    with _reading(path):
-        return exists(spark, path) and bool(_file_system(spark, path).getFileStatus(_path(spark, path)).isDirectory())
-
-
-def files_below(spark: SparkSession, folder: str) -> Iterator[str]:
-    """Yield the names, without their folders, of all files in a folder and below it. Raises `InputError`."""
-    with _reading(folder):
-        found = _file_system(spark, folder).listFiles(_path(spark, folder), True)
-        while found.hasNext():
-            yield str(found.next().getPath().getName())
-
-
-def qualified(spark: SparkSession, path: str) -> str:
-    """Return the full path with its store, so that different spellings compare equal. Raises `InputError`."""
-    with _reading(path):
-        return str(_file_system(spark, path).makeQualified(_path(spark, path)).toString())
-
-
-def read_text(spark: SparkSession, path: str) -> str:
-    """Return the contents of a small UTF-8 file in any store. Raises `InputError`."""
-    if not exists(spark, path):
-        raise InputError(f"{path} does not exist")
-    if is_folder(spark, path):
-        raise InputError(f"{path} is a folder; expected a file")
-    text = "\n".join(row.value for row in spark.read.text(path, wholetext=True).collect())
-    if "\ufffd" in text:  # Spark's replacement for bytes that it cannot decode
-        raise InputError(f"{path} is not UTF-8")
-    return text
-
-
-def write_text(spark: SparkSession, path: str, text: str) -> None:
-    """Write a small file atomically: a reader sees the old contents or the new. Raises `OutputError`."""
-    draft = path + ".draft"
-    here = _local(spark, path)
-    with _writing(path):
-        if here is not None:
-            here.parent.mkdir(parents=True, exist_ok=True)
-            here.with_name(f".{here.name}.crc").unlink(missing_ok=True)  # Hadoop's checksum of the old contents
-            with open(f"{here}.draft", "w", encoding="utf-8", opener=open_without_following) as file:
-                file.write(text)
-            Path(f"{here}.draft").replace(here)
-            return
-        _create(spark, draft, text, overwrite=True)
-        _rename_over(spark, draft, path)
-
-
-def create_text(spark: SparkSession, path: str, text: str) -> bool:
-    """Create a small file; return false if it already exists. Raises `OutputError`.
-
-    The operation is atomic on a disk and in HDFS; in object stores the check comes before the write.
-    """
-    here = _local(spark, path)
-    with _writing(path):
-        try:
-            if here is None:
-                _create(spark, path, text, overwrite=False)
-            else:
-                here.parent.mkdir(parents=True, exist_ok=True)
-                descriptor = open_private(here, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
-                with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-                    file.write(text)
-        except FileExistsError:
-            return False
-        except Exception as error:
-            if "FileAlreadyExistsException" not in str(error):
-                raise
-            return False
-    return True
-
-
-def move(spark: SparkSession, path: str, target: str) -> None:
-    """Rename a file to a name that does not exist. Raises `OutputError`."""
-    with _writing(target):
-        if not _file_system(spark, path).rename(_path(spark, path), _path(spark, target)):
-            raise OutputError(f"cannot move {path} to {target}")
-
-
-def remove(spark: SparkSession, path: str) -> None:
-    """Remove a file, or a folder with its contents; do nothing if it does not exist. Raises `OutputError`."""
-    with _writing(path):
-        _file_system(spark, path).delete(_path(spark, path), True)
-
-
-def is_spark_error(error: BaseException) -> bool:
-    """Return whether an exception was raised by Spark or its JVM."""
-    return type(error).__module__.startswith(("pyspark", "py4j"))
-
-
-def cause_of(error: BaseException) -> str:
-    """Return the root cause of an error of Spark in one line."""
-    lines = str(error).strip().splitlines() or [type(error).__name__]
-    causes = [line.partition("Caused by: ")[2] for line in lines if "Caused by: " in line]
-    thrown = [line.removeprefix(": ") for line in lines if line.startswith(": ")]  # py4j's second line
-    return ([*thrown, *causes] or lines)[-1 if causes or thrown else 0][:500]
-
-
-@contextlib.contextmanager
-def unreadable_table_errors() -> Iterator[None]:
-    """Raise `InputError` for tables that cannot be read, which Spark notices only when it computes rows."""
-    try:
-        yield
-    except Exception as error:
-        if is_spark_error(error) and any(each in str(error) for each in _UNREADABLE):
-            raise InputError(f"cannot read the lake: {cause_of(error)}") from error
-        raise
-
-
-_UNREADABLE: Final = ("FAILED_READ_FILE", "CANNOT_READ_FILE_FOOTER", "is not a Parquet file")
-
-
-@contextlib.contextmanager
-def _reading(path: str) -> Iterator[None]:
-    try:
-        yield
-    except Exception as error:
-        if is_spark_error(error):
-            raise InputError(f"cannot reach {path}: {_describe_store_error(error)}") from error
-        raise
-
-
-@contextlib.contextmanager
-def _writing(path: str) -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        raise OutputError(f"cannot write {path}: {(error.strerror or str(error)).lower()}") from error
-    except Exception as error:
-        if is_spark_error(error):
-            raise OutputError(f"cannot write {path}: {_describe_store_error(error)}") from error
-        raise
-
-
-def _describe_store_error(error: Exception) -> str:
-    cause = cause_of(error)
-    if "ClassNotFoundException" in str(error):
-        cause += "; Spark lacks the jars of this store: for s3a, --packages org.apache.hadoop:hadoop-aws:3.4.1"
-    return cause
-
-
-def _local(spark: SparkSession, path: str) -> Path | None:
-    """Return the path of a file on this machine; ``None`` for other stores."""
-    with _reading(path):
-        uri = _file_system(spark, path).makeQualified(_path(spark, path)).toUri()
-        return Path(uri.getPath()) if uri.getScheme() == "file" else None
-
-
-def _create(spark: SparkSession, path: str, text: str, *, overwrite: bool) -> None:
-    stream = _file_system(spark, path).create(_path(spark, path), overwrite)
-    try:
-        stream.write(bytearray(text.encode()))
-    finally:
-        stream.close()
-
-
-def _rename_over(spark: SparkSession, draft: str, path: str) -> None:
-    """Rename atomically where the store can, as Spark does for its checkpoints; otherwise remove the old file first."""
-    source, target = _path(spark, draft), _path(spark, path)
-    jvm = _jvm(spark)
-    rename = getattr(jvm.org.apache.hadoop.fs, "Options$Rename")
-    options = _gateway(spark).new_array(rename, 1)
-    options[0] = rename.OVERWRITE
-    try:
-        context = jvm.org.apache.hadoop.fs.FileContext.getFileContext(target.toUri(), _configuration(spark))
-    except Exception as error:
-        if "UnsupportedFileSystemException" not in str(error):
-            raise
-        system = _file_system(spark, path)
-        system.delete(target, False)
-        if not system.rename(source, target):
-            raise OutputError(f"cannot write {path}") from error
-        return
-    context.rename(source, target, options)
-
-
-def _jvm(spark: SparkSession) -> Any:
-    return spark.sparkContext._jvm  # noqa: SLF001 -- Hadoop's file systems have no Python API
-
-
-def _gateway(spark: SparkSession) -> Any:
-    return spark.sparkContext._gateway  # noqa: SLF001
-
-
-def _path(spark: SparkSession, path: str) -> Any:
-    return _jvm(spark).org.apache.hadoop.fs.Path(path)
-
-
-def _file_system(spark: SparkSession, path: str) -> Any:
-    return _path(spark, path).getFileSystem(_configuration(spark))
-
-
-def _configuration(spark: SparkSession) -> Any:
-    return spark.sparkContext._jsc.hadoopConfiguration()  # noqa: SLF001

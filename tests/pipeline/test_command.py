@@ -15,7 +15,7 @@ from click.testing import CliRunner
 
 from headrace.pipeline.cli import JOBS, pipeline
 from headrace.pipeline.errors import NoJarsError, NoJavaError
-from headrace.pipeline.lake.jars import kafka_jars
+from headrace.pipeline.lake.jars import DELTA_LAKE, jars_of
 from headrace.pipeline.lake.session import check_java
 from headrace.pipeline.lake.tables import Lake
 from headrace.proxy.cli import main
@@ -151,7 +151,7 @@ def test_jars_that_cannot_be_downloaded_are_an_error(tmp_path: Path, monkeypatch
     with pytest.raises(
         NoJarsError, match=r"cannot download org\.nowhere:nothing:1: .*set HEADRACE_PIPELINE_REPOSITORY"
     ):
-        kafka_jars("org.nowhere:nothing:1")
+        jars_of("org.nowhere:nothing:1")
     assert list((tmp_path / "cache").iterdir()) == []
 
 
@@ -174,7 +174,16 @@ def test_the_zip_is_all_that_spark_submit_needs_of_it(spark: SparkSession, tmp_p
     assert not any(name.startswith(("headrace/proxy/", "headrace/plugins/")) for name in names)
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     command = [BIN / "spark-submit", "--master", "local[1]", "--conf", "spark.ui.enabled=false"]
-    command += ["--py-files", archive, main_file, "instances", "--lake", tmp_path / "lake"]
+    command += [
+        "--jars",
+        ",".join(map(str, jars_of(DELTA_LAKE))),
+        "--py-files",
+        archive,
+        main_file,
+        "instances",
+        "--lake",
+        tmp_path / "lake",
+    ]
     environment |= {"PYSPARK_PYTHON": sys.executable, "PYTHONSAFEPATH": "1"}
     done = subprocess.run(
         command, env=environment, cwd=tmp_path, capture_output=True, text=True, timeout=240, check=False

@@ -21,7 +21,8 @@ from headrace.pipeline.errors import InputError
 from headrace.pipeline.jobs import instances as instances_job
 from headrace.pipeline.lake import schemas
 from headrace.pipeline.lake.session import SparkOptions, start_session
-from headrace.pipeline.lake.tables import Lake, cause_of
+from headrace.pipeline.lake.spark_errors import cause_of
+from headrace.pipeline.lake.tables import Lake
 from tests.faults.waiting import wait_until
 from tests.pipeline.ingestion.ingesting import DAY_S, sequences
 from tests.pipeline.records import record, usage, write_lines
@@ -79,7 +80,6 @@ def test_it_follows_until_a_signal(spark: SparkSession, tmp_path: Path) -> None:
     assert following.returncode == 0, said
     assert "Traceback" not in said
     assert "3 lines in 3 batches: 3 records" in said.splitlines()[-1]
-    assert list((tmp_path / "lake" / "_ingest").glob("lock*")) == []
 
 
 def has_taken(lake: Lake, number: int) -> bool:
@@ -103,16 +103,15 @@ def test_a_missing_store_is_an_error(spark: SparkSession, tmp_path: Path, job: s
     assert re.search(said, refused(job, "--lake", lake, *source))
 
 
-@pytest.mark.parametrize("job", ["instances", pytest.param("ingest", marks=pytest.mark.exhaustive)])
-def test_a_table_that_is_not_parquet_is_an_error(lake: Lake, tmp_path: Path, job: str) -> None:
-    hour = Path(lake.path("usage"), datetime.fromtimestamp(NOW - 60, UTC).strftime("date=%Y-%m-%d/hour=%-H"))
-    hour.mkdir(parents=True)
-    (hour / "part-1.parquet").write_text("junk")
-    write_lines(tmp_path / "in" / "usage-a-1.jsonl", record(NOW - 60))
-    source = ["--from-files", str(tmp_path / "in")] if job == "ingest" else []
-    result = CliRunner().invoke(pipeline, [job, "--lake", lake.root, *source])
+@pytest.mark.parametrize("job", ["rollup", pytest.param("instances", marks=pytest.mark.exhaustive)])
+def test_a_damaged_file_is_named_with_its_table(lake: Lake, spark: SparkSession, job: str) -> None:
+    lake.append("usage", usage(spark, [record(NOW - 60)]), "date", "hour")
+    (file,) = Path(lake.path("usage")).glob("date=*/hour=*/*.parquet")
+    file.write_text("junk")
+    file.with_name(f".{file.name}.crc").unlink()
+    result = CliRunner().invoke(pipeline, [job, "--lake", lake.root])
     assert result.exit_code == 1, result.exception
-    assert "part-1.parquet is not a Parquet file" in result.output.splitlines()[-1]
+    assert re.search(rf"cannot read the table usage, file file:{file}: .*is not a Parquet file", result.output)
     assert "Traceback" not in result.output
 
 

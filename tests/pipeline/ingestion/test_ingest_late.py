@@ -10,9 +10,10 @@ import pytest
 
 from headrace.pipeline.errors import OutputError
 from headrace.pipeline.ingestion import ingest as ingest_module
-from headrace.pipeline.ingestion import sources
-from headrace.pipeline.ingestion.watermark import FILE, Run, Watermark
-from headrace.pipeline.lake.tables import Lake, exists, write_text
+from headrace.pipeline.ingestion import parsing, sources
+from headrace.pipeline.ingestion.sources import FileSource, checkpoint_name
+from headrace.pipeline.ingestion.watermark import FOLDER, SourceState, Watermark
+from headrace.pipeline.lake.stores import exists, write_text
 from tests.pipeline.ingestion.ingesting import DAY_S, ingest, quarantined, sequences, take_in
 from tests.pipeline.records import NOON, record, write_lines
 
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from pyspark.sql import SparkSession
+
+    from headrace.pipeline.lake.tables import Lake
 
 
 def test_an_hour_is_final_when_it_is_behind_the_watermark(lake: Lake, tmp_path: Path) -> None:
@@ -66,7 +69,7 @@ def test_the_histories_of_several_proxies_do_not_make_each_other_late(
     histories(tmp_path / "in", 4)
     outcome = take_in(lake, tmp_path / "in")
     assert (outcome.batches, outcome.records, outcome.quarantined) == (4, 8, {})
-    assert Watermark.read(lake) == Watermark(second=NOON + 3 * DAY_S)
+    assert Watermark(lake).second() == NOON + 3 * DAY_S
     write_lines(tmp_path / "in" / "usage-c-0.jsonl", record(NOON, instance="c", sequence=0))
     assert sum(take_in(lake, tmp_path / "in").quarantined.values()) == 1, "the next run has a watermark of its own"
 
@@ -86,14 +89,14 @@ def test_a_run_that_was_killed_goes_on_under_its_watermark(
     monkeypatch.setattr(ingest_module.Ingest, "ingest_batch", die_after_the_second)
     with pytest.raises(OutputError, match=r"^killed$"):
         take_in(lake, tmp_path / "in")
-    (run,) = Watermark.read(lake).runs.values()
-    assert run == Run(before=None, newest=NOON + 3 * DAY_S)
+    name = checkpoint_name(FileSource(folder=str(tmp_path / "in")), lake.spark)
+    assert Watermark(lake).of(name) == SourceState(running=True, before=None, newest=NOON + 3 * DAY_S)
     monkeypatch.setattr(ingest_module.Ingest, "ingest_batch", take)
     write_lines(tmp_path / "other" / "usage-z-1.jsonl", record(NOON + 9 * DAY_S, instance="z", sequence=100))
     assert take_in(lake, tmp_path / "other").records == 1, "another source does not end this one's run"
     outcome = take_in(lake, tmp_path / "in")
     assert (outcome.records, outcome.duplicates, outcome.quarantined) == (4, 2, {})
-    assert Watermark.read(lake) == Watermark(second=NOON + 9 * DAY_S)
+    assert Watermark(lake).second() == NOON + 9 * DAY_S
 
 
 def test_what_is_put_aside_for_its_schema_is_taken_in_after_an_update_though_its_hour_is_final(
@@ -104,7 +107,7 @@ def test_what_is_put_aside_for_its_schema_is_taken_in_after_an_update_though_its
     write_lines(tmp_path / "in" / "usage-a-2.jsonl", record(NOON + 9 * DAY_S, sequence=2))
     assert take_in(lake, tmp_path / "in").records == 1
     assert ingest(lake).retry_quarantined().records == 0
-    monkeypatch.setattr(ingest_module, "SCHEMA_VERSION", 2)
+    monkeypatch.setattr(parsing, "SCHEMA_VERSION", 2)
     assert ingest(lake).retry_quarantined().records == 1
     assert sequences(lake) == [1, 2]
 
@@ -135,33 +138,44 @@ def test_a_clock_that_is_ahead_makes_nobody_late(lake: Lake, tmp_path: Path) -> 
 # --- the file ---
 
 
-def test_the_watermark_is_kept_as_it_is(lake: Lake) -> None:
-    assert Watermark.read(lake) == Watermark()
-    runs = {"a": Run(before=None, newest=5), "b": Run(before=3, newest=None)}
-    Watermark(second=4, runs=runs).write(lake)
-    assert Watermark.read(lake) == Watermark(second=4, runs=runs)
-    assert Watermark(second=4, runs=runs).ended("a") == Watermark(second=5, runs={"b": runs["b"]})
-    assert Watermark(second=4).begun("c").moved("c", 3).moved("c", 2).ended("c") == Watermark(second=4)
+def test_the_watermark_is_the_newest_second_of_all_runs_that_have_ended(lake: Lake) -> None:
+    watermark = Watermark(lake)
+    assert watermark.second() is None
+    assert watermark.begin("a") is None
+    watermark.move("a", 5)
+    watermark.move("a", 3)
+    assert (watermark.second(), watermark.of("a").newest) == (None, 5)
+    watermark.begin("b")
+    watermark.end("a")
+    assert (watermark.second(), watermark.of("a")) == (5, SourceState(second=5))
+    assert Watermark(lake).begin("b") is None, "a run that goes on has the watermark of its start"
+    assert watermark.begin("a") == 5
+    watermark.end("b")
+    watermark.end("b")
+    assert watermark.second() == 5
 
 
 @pytest.mark.parametrize(
     "text",
     [
         "{",
-        '{"second": 1, "runs": {"a": 1}}',
-        *(pytest.param(each, marks=pytest.mark.exhaustive) for each in ("", "[]", "{}", '{"second": "x", "runs": {}}')),
+        '{"second": 1, "run": {"a": 1}}',
+        *(
+            pytest.param(each, marks=pytest.mark.exhaustive)
+            for each in ("", "[]", "{}", '{"second": "x", "run": null}')
+        ),
     ],
 )
 def test_the_error_for_a_damaged_watermark_names_the_remedy(lake: Lake, tmp_path: Path, text: str) -> None:
-    write_text(lake.spark, lake.path(FILE), text)
+    write_text(lake.spark, lake.path(f"{FOLDER}/ingest-0.json"), text)
     write_lines(tmp_path / "in" / "usage-a-1.jsonl", record())
-    with pytest.raises(OutputError, match=r"_ingest/watermark.json is damaged .*; remove it to start without"):
+    with pytest.raises(OutputError, match=r"_ingest/ingest-0.json is damaged .*; remove it to start without"):
         take_in(lake, tmp_path / "in")
     assert not lake.has("usage")
 
 
 def test_a_file_is_replaced_in_one_step(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from headrace.pipeline.lake import tables as lake_module
+    from headrace.pipeline.lake import stores as lake_module
 
     path = str(tmp_path / "folder" / "file.json")
     for is_local in (True, False):
@@ -171,10 +185,6 @@ def test_a_file_is_replaced_in_one_step(spark: SparkSession, tmp_path: Path, mon
         write_text(spark, path, "two")
         assert lake_module.read_text(spark, path) == "two"
         assert not exists(spark, path + ".draft")
-        assert not lake_module.create_text(spark, path, "three")
-        assert lake_module.read_text(spark, path) == "two"
-        lake_module.remove(spark, path)
-        assert lake_module.create_text(spark, path, "three")
         lake_module.remove(spark, path)
 
 

@@ -43,8 +43,9 @@ def folder(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Pat
     """A folder with a lake of all tables and an older report."""
     folder = tmp_path_factory.mktemp("report")
     lake = Lake(spark, str(folder / "lake"))
-    for name, frame in tables_of(spark).items():
-        lake.replace(name, frame.coalesce(1), *BY.get(name, ()))
+    with lake.release() as tables:
+        for name, frame in tables_of(spark).items():
+            tables.replace(name, frame.coalesce(1), *BY.get(name, ()))
     (folder / "report.html").write_text("an older one")
     return folder
 
@@ -273,7 +274,8 @@ def test_the_command_writes_what_is_in_the_lake(folder: Path, done: Result, read
 
 def test_the_command_names_what_is_not_in_the_lake(spark: SparkSession, tmp_path: Path) -> None:
     lake = Lake(spark, str(tmp_path / "lake"))
-    lake.replace("chargeback", tables_of(spark)["chargeback"].coalesce(1), "period", "date")
+    with lake.release() as tables:
+        tables.replace("chargeback", tables_of(spark)["chargeback"].coalesce(1), "period", "date")
     result = run(lake.root, "--output", str(tmp_path / "report.html"))
     assert (result.exit_code, result.stdout) == (0, "")
     read = Read((tmp_path / "report.html").read_text(encoding="utf-8"))

@@ -1,0 +1,238 @@
+"""One batch of lines: which of them are new, and the transactions that add them to the tables.
+
+A record is identified by its instance and sequence number, and its second determines its hour in the table ``usage``.
+The transaction that adds rows also looks for them in these hours of the table. If another ingest has added rows there
+meanwhile, it fails and is repeated. So no record is stored twice, however often and by however many jobs it is read.
+"""
+
+from __future__ import annotations
+
+import functools
+import operator
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
+
+from pyspark.sql import Window
+from pyspark.sql import functions as sf
+
+from headrace.pipeline.errors import ConflictError
+from headrace.pipeline.lake import schemas
+from headrace.quota_callbacks.records.usage_records import Kind
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from pyspark.sql import Column, DataFrame
+
+    from headrace.pipeline.lake.tables import Lake
+
+MAX_HOURS: Final = 1000
+"""Maximum number of hours in a batch that are looked up one by one; above it, the whole table is read."""
+MAX_AHEAD_S: Final = 3600
+"""Maximum by which a proxy's clock may be ahead of this machine's. A clock further ahead would move the watermark, and
+make the records of all other proxies late.
+"""
+MAX_ATTEMPTS: Final = 20
+"""Maximum number of times that rows are added to a table to which other ingests write at the same time."""
+MAX_BROADCAST: Final = 1_000_000
+"""Maximum number of stored keys that every executor gets; above it, both sides are sorted."""
+QUARANTINE_DAYS: Final = 31
+"""A rejected line that is read again is not added to the quarantine if it was added in so many days before."""
+
+NEW, MARK, LATE, QUARANTINE = "new", "mark", "late", "quarantine"
+_KEY: Final = ("instance", "sequence")
+_SCHEMAS: Final = {"usage": schemas.USAGE, "marks": schemas.MARKS}
+
+
+def with_action(parsed: DataFrame, open_from: int, now: int) -> DataFrame:
+    """Add ``date`` and ``hour`` of each record (an ``end`` mark has no second; its date is 1970-01-01), and ``action``.
+
+    The action is what has to be done with a line that is not stored yet: ``new``, ``mark``, ``late`` or ``quarantine``.
+    A record is late if it is from before the second ``open_from``, and too early if it is more than `MAX_AHEAD_S` after
+    ``now``; ``fault`` is then the reason. ``value`` is kept only for lines that may go to the quarantine.
+    """
+    second, is_right, is_usage = sf.col("second"), sf.col("fault").isNull(), sf.col("kind") == Kind.USAGE.value
+    is_ahead, is_late = second > now + MAX_AHEAD_S, is_usage & (second < open_from)
+    why_ahead = (
+        f"ahead: second %d is more than {MAX_AHEAD_S} s after {now}, when it was read; run ingest --quarantined later"
+    )
+    why_late = f"{LATE}: second %d is before {open_from}, and hours before that are final (--watermark)"
+    fault = (
+        sf.when(~is_right, sf.col("fault"))
+        .when(is_ahead, sf.format_string(why_ahead, second))
+        .when(is_late, sf.format_string(why_late, second))
+    )
+    action = (
+        sf.when(~is_right | is_ahead, QUARANTINE).when(~is_usage, MARK).when(is_late, LATE).otherwise(NEW)
+    )  # without a second, neither is ahead or late
+    when = sf.timestamp_seconds(sf.coalesce(second, sf.lit(0)))
+    return parsed.withColumns(
+        {
+            "date": sf.when(is_right, sf.to_date(when)),
+            "hour": sf.when(is_right, sf.hour(when)),
+            "action": action,
+            "fault": fault,
+            "value": sf.when(fault.isNotNull(), sf.col("value")),
+        }
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Written:
+    """The numbers of lines of one batch, by what was done with them."""
+
+    lines: int = 0
+    records: int = 0
+    marks: int = 0
+    rejected: Mapping[str, int] = field(default_factory=dict)
+    """Number of lines, by reason."""
+    newest: int | None = None
+    """The newest second of usage records of hours that are not final."""
+
+    @property
+    def duplicates(self) -> int:
+        """The number of lines that are stored already, or several times in the batch."""
+        return self.lines - self.records - self.marks - sum(self.rejected.values())
+
+
+class Batch:
+    """The lines of one batch (`with_action`). They are read several times: persist them."""
+
+    def __init__(self, lake: Lake, lines: DataFrame) -> None:
+        self._lake = lake
+        self._lines = lines
+        by_action = lines.groupBy("action", _kind_of_fault().alias("why")).agg(
+            sf.count("*").alias("lines"), sf.max("second").alias("newest")
+        )
+        self._rows = by_action.collect()
+        valid = lines.where(sf.col("action") != QUARANTINE)
+        self._ranges = _ranges(valid).localCheckpoint()
+        (found,) = self._ranges.agg((sf.sum("lines") > sf.sum("distinct")).alias("repeats")).collect()
+        self._repeats = bool(found.repeats)
+        self._valid = _without_repeats(valid) if self._repeats else valid
+        self._places = valid.select("action", "date", "hour").distinct().limit(MAX_HOURS + 1).collect()
+
+    def write(self) -> Written:
+        """Add what is new to the tables. Raises `ConflictError` if others write to the same hours all the time."""
+        records = self._append("usage", NEW, "date", "hour")
+        marks = self._append("marks", MARK, "date")
+        rejected = {row.why: row.lines for row in self._rows if row.action == QUARANTINE}
+        frame = self._lines.where(sf.col("action") == QUARANTINE)
+        if self._count(LATE):
+            late = self._of(LATE)
+            if self._lake.has("usage"):
+                late = late.join(self._stored("usage", LATE), list(_KEY), "left_anti")
+            counted = late.groupBy(_kind_of_fault().alias("why")).count().collect()
+            rejected |= {row.why: row["count"] for row in counted}
+            frame = frame.unionByName(late)
+        if rejected:
+            self._retried(lambda: self._quarantine(frame))
+        newest = [row.newest for row in self._rows if row.action == NEW]
+        return Written(
+            lines=sum(row.lines for row in self._rows),
+            records=records,
+            marks=marks,
+            rejected=rejected,
+            newest=newest[0] if newest else None,
+        )
+
+    def _of(self, action: str) -> DataFrame:
+        return self._valid.where(sf.col("action") == action)
+
+    def _count(self, action: str) -> int:
+        return sum(row.lines for row in self._rows if row.action == action)
+
+    def _append(self, table: str, action: str, *by: str) -> int:
+        """Add the lines with this action to a table; return the number of rows that were new."""
+        if not self._count(action):
+            return 0
+        rows = self._of(action).select(*_SCHEMAS[table].names)
+        number = rows.count() if self._repeats else self._count(action)
+
+        def append() -> int:
+            self._lake.create(table, _SCHEMAS[table], *by)
+            stored = self._stored(table, action)
+            keys = stored.count()
+            known = rows.join(stored, list(_KEY), "left_semi").count() if keys else 0
+            if known < number:
+                there = sf.broadcast(stored) if keys <= MAX_BROADCAST else stored
+                new = rows.join(there, list(_KEY), "left_anti").select(*rows.columns)
+                # Few files; an hour with many records gets several, which are written in parallel.
+                self._lake.append(table, new.hint("rebalance", *by), *by)
+            return number - known
+
+        return self._retried(append)
+
+    def _stored(self, table: str, action: str) -> DataFrame:
+        """Return the keys that a table has in the hours of these lines and between their sequence numbers, or more."""
+        frame = self._lake.read(table, _SCHEMAS[table])
+        if len(self._places) <= MAX_HOURS:
+            is_usage = table == "usage"
+            places = {(row.date, row.hour if is_usage else None) for row in self._places if row.action == action}
+            frame = frame.where(functools.reduce(operator.or_, (_is_at(*place) for place in sorted(places))))
+        ranges = self._ranges.select(sf.col("instance").alias("of"), "first", "last")
+        is_between = (sf.col("instance") == sf.col("of")) & sf.col("sequence").between(sf.col("first"), sf.col("last"))
+        return frame.join(sf.broadcast(ranges), is_between).select(*_KEY)
+
+    def _quarantine(self, frame: DataFrame) -> int:
+        rows = frame.select(
+            sf.current_date().alias("date"),
+            "origin",
+            "value",
+            sf.col("fault").alias("reason"),
+            sf.current_timestamp().alias("ingested"),
+        ).dropDuplicates(["origin", "value"])
+        self._lake.create("quarantine", schemas.QUARANTINE, "date")
+        since = sf.date_sub(sf.current_date(), QUARANTINE_DAYS)
+        recent = self._lake.read("quarantine", schemas.QUARANTINE).where(sf.col("date") >= since)
+        there = recent.select(sf.col("origin").alias("there_origin"), sf.col("value").alias("there_value"))
+        same_value = sf.col("value").eqNullSafe(sf.col("there_value"))  # a tombstone's value is null
+        rows = rows.join(there, (sf.col("origin") == sf.col("there_origin")) & same_value, "left_anti")
+        self._lake.append("quarantine", rows.coalesce(1), "date")
+        return 0
+
+    def _retried(self, append: Callable[[], int]) -> int:
+        for _ in range(MAX_ATTEMPTS - 1):
+            try:
+                return append()
+            except ConflictError:
+                continue
+        return append()
+
+
+def _ranges(valid: DataFrame) -> DataFrame:
+    """Return by instance the number of ``lines`` and of ``distinct`` sequence numbers, and the first and the last."""
+    sequence = sf.col("sequence")
+    bits = sf.bitmap_count(sf.bitmap_construct_agg(sf.bitmap_bit_position(sequence)))
+    return (
+        valid.groupBy("instance", sf.bitmap_bucket_number(sequence).alias("bucket"))
+        .agg(
+            sf.count("*").alias("lines"),
+            bits.alias("distinct"),
+            sf.min(sequence).alias("first"),
+            sf.max(sequence).alias("last"),
+        )
+        .groupBy("instance")
+        .agg(
+            sf.sum("lines").alias("lines"),
+            sf.sum("distinct").alias("distinct"),
+            sf.min("first").alias("first"),
+            sf.max("last").alias("last"),
+        )
+    )
+
+
+def _without_repeats(valid: DataFrame) -> DataFrame:
+    """Return one of several lines with the same instance and sequence number, the first by its origin."""
+    number = sf.row_number().over(Window.partitionBy(*_KEY).orderBy("origin"))
+    return valid.withColumn("number", number).where("number = 1").drop("number")
+
+
+def _is_at(date: object, hour: int | None) -> Column:
+    is_at = sf.col("date") == sf.lit(date)
+    return is_at if hour is None else is_at & (sf.col("hour") == hour)
+
+
+def _kind_of_fault() -> Column:
+    """Return the fault with its numbers replaced by "N", so that there are few distinct ones."""
+    return sf.regexp_replace("fault", r"-?\d+(\.\d+)?", "N")

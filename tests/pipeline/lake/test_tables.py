@@ -1,0 +1,135 @@
+"""The tables: what readers see while tables are written, and what compact and retain leave."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from click.testing import CliRunner
+
+from headrace.pipeline.cli import pipeline
+from headrace.pipeline.errors import ConflictError
+from headrace.pipeline.lake import schemas
+from headrace.pipeline.lake.spark_errors import as_pipeline_error
+from headrace.pipeline.lake.tables import Lake
+from tests.pipeline.ingestion.ingesting import sequences, take_in
+from tests.pipeline.records import NOON, record, usage, write_lines
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+TODAY = datetime.now(UTC).date()
+
+
+def day(spark: SparkSession, requests: int, days_ago: int = 0) -> DataFrame:
+    row = {field.name: None for field in schemas.ROLLUP_DAY.fields}
+    row |= {"date": TODAY - timedelta(days=days_ago), "requests": requests}
+    return spark.createDataFrame([tuple(row.values())], schemas.ROLLUP_DAY)
+
+
+def bill(spark: SparkSession, line: int) -> DataFrame:
+    row = {field.name: None for field in schemas.CHARGEBACK.fields} | {"period": "day", "date": TODAY, "line": line}
+    return spark.createDataFrame([tuple(row.values())], schemas.CHARGEBACK)
+
+
+def seen(lake: Lake) -> tuple[list[int], list[int]]:
+    """Return what a reader that begins now sees of two tables that change together."""
+    reader = Lake(lake.spark, lake.root)
+    days = reader.read_or_empty("rollup_day", schemas.ROLLUP_DAY).collect()
+    lines = reader.read_or_empty("chargeback", schemas.CHARGEBACK).collect()
+    return sorted(row.requests for row in days), sorted(row.line for row in lines)
+
+
+def test_readers_see_all_changes_of_a_release_or_none(lake: Lake, spark: SparkSession) -> None:
+    with lake.release() as draft:
+        draft.replace("rollup_day", day(spark, 1), "date")
+        assert seen(lake) == ([], [])
+        assert not Lake(spark, lake.root).has("rollup_day")
+        assert draft.read("rollup_day", schemas.ROLLUP_DAY).count() == 1
+        draft.replace("chargeback", bill(spark, 1), "period", "date")
+    assert seen(lake) == ([1], [1])
+    reader = Lake(spark, lake.root)
+    assert reader.read("rollup_day", schemas.ROLLUP_DAY).first().requests == 1  # type: ignore[union-attr]
+    with lake.release() as draft:
+        draft.replace("rollup_day", day(spark, 2), "date")
+        assert seen(lake) == ([1], [1])
+        draft.replace("chargeback", bill(spark, 2), "period", "date")
+    assert seen(lake) == ([2], [2])
+    assert reader.read("chargeback", schemas.CHARGEBACK).first().line == 1, "it goes on with the release it began with"  # type: ignore[union-attr]
+
+
+def test_what_was_written_without_a_release_is_undone_by_the_next(lake: Lake, spark: SparkSession) -> None:
+    def die() -> None:
+        with lake.release() as draft:
+            draft.replace("rollup_day", day(spark, 50), "date")
+            raise KeyboardInterrupt
+
+    for requests, line in ((1, 1), (2, 2)):
+        with pytest.raises(KeyboardInterrupt):
+            die()
+        with lake.release() as draft:
+            draft.replace("chargeback", bill(spark, line), "period", "date")
+            draft.replace("rollup_day", day(spark, requests, days_ago=requests), "date")
+    assert seen(lake) == ([1, 2], [2])
+
+
+@pytest.mark.parametrize("first", ["write", pytest.param("release", marks=pytest.mark.exhaustive)])
+def test_of_two_jobs_at_the_same_time_one_fails_and_says_so(lake: Lake, spark: SparkSession, first: str) -> None:
+    with lake.release() as draft:
+        draft.replace("rollup_day", day(spark, 1), "date")
+
+    def work() -> None:
+        with lake.release() as draft:
+            draft.replace("rollup_day", day(spark, 2), "date")
+            with Lake(spark, lake.root).release() as others:
+                others.replace("rollup_day", day(spark, 3), "date")
+            if first == "write":
+                draft.replace("rollup_day", day(spark, 4), "date")
+
+    with pytest.raises(ConflictError, match=r"another job works on .* Nothing of this run can be seen; run it again"):
+        work()
+    assert seen(lake) == ([3], [])
+
+
+def files(lake: Lake, table: str) -> list[str]:
+    return sorted(Path(name).name for name in lake.table(table).toDF().inputFiles())
+
+
+def test_an_hour_is_one_file_when_it_is_final(lake: Lake, tmp_path: Path) -> None:
+    for number in range(3):
+        write_lines(tmp_path / "in" / f"usage-a-{number}.jsonl", record(NOON, sequence=number))
+        take_in(lake, tmp_path / "in", 7200)
+    assert len(files(lake, "usage")) == 3
+    write_lines(tmp_path / "in" / "usage-a-9.jsonl", record(NOON + 3 * 3600, sequence=9))
+    take_in(lake, tmp_path / "in", 7200)
+    assert len(files(lake, "usage")) == 2
+    assert sequences(lake) == [0, 1, 2, 9]
+
+
+def test_compact_and_retain(lake: Lake, spark: SparkSession) -> None:
+    old = int(datetime.now(UTC).timestamp()) - 40 * 86_400
+    for number in range(2):
+        lake.append("usage", usage(spark, [record(old, sequence=number)]), "date", "hour")
+    lake.append("usage", usage(spark, [record(old + 30 * 86_400, sequence=5)]), "date", "hour")
+    with lake.release() as draft:
+        draft.replace("rollup_day", day(spark, 1, days_ago=40).unionByName(day(spark, 2, days_ago=10)), "date")
+    compacted = CliRunner().invoke(pipeline, ["compact", "--lake", lake.root])
+    assert compacted.exit_code == 0, compacted.output
+    assert "usage: 2 files merged into 1" in compacted.output
+    assert sequences(lake) == [0, 1, 5]
+    retained = CliRunner().invoke(pipeline, ["retain", "--lake", lake.root, "--usage", "20", "--rollup-day", "20"])
+    assert retained.exit_code == 0, retained.output
+    assert "usage: 2 rows removed" in retained.output
+    assert "rollup_day: 1 rows removed" in retained.output
+    assert sequences(lake) == [5]
+    assert seen(lake)[0] == [2]
+
+
+def test_a_full_disk_and_a_jvm_that_has_ended_are_named() -> None:
+    full = as_pipeline_error(OSError(28, "No space left on device", "/lake/usage/x"))
+    assert str(full).startswith("no space left: ")
+    gone = as_pipeline_error(ConnectionRefusedError(111, "Connection refused"))
+    assert str(gone).startswith("Spark's JVM has ended before the job was done")
+    assert as_pipeline_error(ValueError("a bug")) is None
