@@ -2,6 +2,8 @@
 
 ingest     records from Kafka or files into the lake, each once
 parsing    lines to records, with what is wrong with each
+columnar   rows of Parquet files to records, with what is wrong with each
+faults     what is wrong with a record of either
 sources    the files and topics that ingest reads
 watermark  the newest ingested second, which decides which hours are final
 lock       a lock file that allows one ingest at a time

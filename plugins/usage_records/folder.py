@@ -9,13 +9,16 @@ from __future__ import annotations
 import os
 import re
 from contextlib import suppress
-from pathlib import Path  # noqa: TC003 -- of a named tuple's field
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 PREFIX: Final = "usage-"
 LINES: Final = ".jsonl"
 PARQUET: Final = ".parquet"
 PART: Final = ".part"
+UNFINISHED_PARQUET: Final = ".parquet.tmp"
 
 _JOURNAL_NAME: Final = re.compile(r"\.usage-.*-\d+\.part")
 
@@ -41,7 +44,7 @@ def journal_path(folder: Path, instance: str, first: int) -> Path:
 
 def converted_path(journal: Path) -> Path:
     """Return the path of the Parquet file that is being made of ``journal``. Whoever has the journal's lock owns it."""
-    return journal.with_name(f".{_name_of(journal)}{PARQUET}{PART}")
+    return journal.with_name(f".{_name_of(journal)}{UNFINISHED_PARQUET}")
 
 
 def first_sequence(journal: Path) -> int:

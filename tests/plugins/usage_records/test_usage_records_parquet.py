@@ -6,6 +6,7 @@ import errno
 import json
 import os
 import random
+import signal
 import stat
 import threading
 from typing import TYPE_CHECKING, Any, Final
@@ -25,6 +26,10 @@ from headrace.plugins.usage_records.plugin import open_sink
 from headrace.plugins.usage_records.rows import Losses, Row
 from headrace.quota_callbacks.options import read_options
 from headrace.quota_callbacks.records.usage_records import LostRecord, UsageRecord
+from testbed.proxy_process import ProxyProcess
+from tests.faults import messages
+from tests.faults.fake_broker import HEARTBEAT_REPLY, FakeBroker
+from tests.faults.raw_client import RawClient
 from tests.faults.waiting import wait_until
 from tests.plugins.usage_records.usage_rows import SecondBySecond, request, seconds
 
@@ -197,7 +202,7 @@ def test_a_record_that_is_not_unicode_keeps_its_file_as_lines(tmp_path: Path, si
 def test_a_link_in_the_place_of_the_file_is_not_followed(tmp_path: Path, sink: FileSink) -> None:
     target = tmp_path.parent / f"{tmp_path.name}-precious"
     target.write_bytes(b"precious")
-    (tmp_path / ".usage-a-1-000000000000.parquet.part").symlink_to(target)
+    (tmp_path / ".usage-a-1-000000000000.parquet.tmp").symlink_to(target)
     sink.write([b'{"kind":"end"}'], [], 0, 0.0)
     sink.close()
     assert names(tmp_path) == ["usage-a-1-000000000000-000000000000.parquet"]
@@ -262,7 +267,7 @@ def test_a_process_that_was_killed_while_it_converted(is_named: bool, expected: 
     if is_named:
         (tmp_path / "usage-dead-1-000000000005-000000000006.parquet").write_bytes(b"PAR1")
     else:
-        (tmp_path / ".usage-dead-1-000000000005.parquet.part").write_bytes(b"PAR1")
+        (tmp_path / ".usage-dead-1-000000000005.parquet.tmp").write_bytes(b"PAR1")
     FileSink(str(tmp_path), "next-1", **LIMITS)
     assert names(tmp_path) == [f"usage-dead-1-000000000005-000000000006.{expected}"]
 
@@ -275,3 +280,43 @@ def test_the_oldest_files_of_both_formats_are_removed(tmp_path: Path, sink: File
     sink.tick(0.0)
     assert names(tmp_path) == [f"usage-old-1-{1:012}-{1:012}.jsonl", f"usage-old-1-{2:012}-{2:012}.parquet"]
     assert sink.removed == 1
+
+
+# --- a proxy ----------------------------------------------------------------------------------------------------------
+
+
+def beat_and_wait(proxy: ProxyProcess, client: RawClient) -> None:
+    """A request, until its record is written."""
+    written = proxy.metric("headrace_usage_records_total")
+    assert client.call(messages.HEARTBEAT, 1, messages.heartbeat_body()) == HEARTBEAT_REPLY
+    wait_until(lambda: proxy.metric("headrace_usage_records_total") > written, "the record is written")
+
+
+def test_a_killed_proxys_written_records_are_in_its_files_once(tmp_path: Path) -> None:
+    config = f'[plugins.options.usage_records]\nfolder = "{tmp_path}/usage"\nformat = "parquet"\nrotate_s = 1\n'
+    folder = tmp_path / "usage"
+    with FakeBroker() as broker:
+        with ProxyProcess(broker.address, config=config) as proxy, RawClient(proxy.port, client_id="app") as client:
+            beat_and_wait(proxy, client)
+            wait_until(lambda: any(folder.glob("usage-*.parquet")), "the file is converted")
+            beat_and_wait(proxy, client)
+            proxy.signal(signal.SIGKILL)
+            proxy.wait(60)
+        with ProxyProcess(broker.address, config=config) as proxy:
+            with RawClient(proxy.port, client_id="app") as client:
+                beat_and_wait(proxy, client)
+            assert proxy.stop() == 0
+    assert not list(folder.glob(".*"))
+    rows: list[dict[str, Any]] = []
+    for path in sorted(folder.iterdir()):
+        is_parquet = path.suffix == ".parquet"
+        rows += pq.read_table(path).to_pylist() if is_parquet else map(json.loads, path.read_bytes().splitlines())
+    by_instance = [
+        [row for row in rows if row["instance"] == name] for name in sorted({row["instance"] for row in rows})
+    ]
+    assert [[row["sequence"] for row in each] for each in by_instance] == [
+        list(range(len(each))) for each in by_instance
+    ]
+    beats = [sum(row["requests"] for row in each if row.get("api_key") == messages.HEARTBEAT) for each in by_instance]
+    assert beats == [2, 1]
+    assert [each[-1]["kind"] for each in by_instance] == ["usage", "end"]
