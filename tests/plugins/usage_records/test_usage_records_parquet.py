@@ -295,7 +295,7 @@ def beat_and_wait(proxy: ProxyProcess, client: RawClient) -> None:
 def test_a_killed_proxys_written_records_are_in_its_files_once(tmp_path: Path) -> None:
     config = f'[plugins.options.usage_records]\nfolder = "{tmp_path}/usage"\nformat = "parquet"\nrotate_s = 1\n'
     folder = tmp_path / "usage"
-    with FakeBroker() as broker:
+    with FakeBroker({}) as broker:
         with ProxyProcess(broker.address, config=config) as proxy, RawClient(proxy.port, client_id="app") as client:
             beat_and_wait(proxy, client)
             wait_until(lambda: any(folder.glob("usage-*.parquet")), "the file is converted")
