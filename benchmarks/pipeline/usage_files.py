@@ -88,8 +88,8 @@ def command(*, clients: int) -> None:
         print(f"peak memory: {before} MiB before, {peak_mib()} MiB with the conversion")
         data, codec = lines.read_bytes(), pa.Codec("zstd", compression_level=3)
         for what, compress in (("gzip", lambda: gzip.compress(data, 6)), ("zstd", lambda: codec.compress(data))):
-            took_s, size = timed(compress)
-            report(f"compressed by {what}", took_s, size)
+            took_s, compressed = timed(compress)
+            report(f"compressed by {what}", took_s, len(compressed))
 
 
 if __name__ == "__main__":
