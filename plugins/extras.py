@@ -16,6 +16,9 @@ OPENTELEMETRY: Final = {
 
 CONFLUENT_KAFKA: Final = {"confluent_kafka": "confluent-kafka"}
 
+PYARROW: Final = {"pyarrow": "pyarrow"}
+"""The package that writes Parquet files."""
+
 OAUTH: Final = {"httpx": "httpx", "joserfc": "joserfc"}
 """The packages that request tokens and keys, and verify tokens."""
 

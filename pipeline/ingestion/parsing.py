@@ -10,21 +10,11 @@ from typing import TYPE_CHECKING, Final
 from pyspark.sql import functions as sf
 from pyspark.sql.types import StringType, StructField, StructType
 
+from headrace.pipeline.ingestion.faults import first_fault
 from headrace.pipeline.lake import schemas
-from headrace.quota_callbacks.records.usage_records import SCHEMA_VERSION, Kind
 
 if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame
-
-LAST_SECOND: Final = 253_402_300_799
-"""The end of the year 9999, the last year that Spark's dates support."""
-MAX_PER_RECORD: Final = 2**40
-"""Maximum of a usage record's counts, bytes and milliseconds: a tebibyte, or the waiting times of a billion requests of
-a quarter of an hour each. The sum of eight million such records still fits a long.
-"""
-MAX_LOST: Final = 2**53
-"""Maximum of the sequence number, and of the records in one ``lost`` mark; above it, numbers in JSON are not exact."""
-LAST_API_KEY: Final = 2**15 - 1
+    from pyspark.sql import DataFrame
 
 _CORRUPT: Final = "_corrupt"
 
@@ -36,76 +26,13 @@ def parse(raw: DataFrame) -> DataFrame:
     schema = StructType([*schemas.RECORD.fields, StructField(_CORRUPT, StringType())])
     options = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": _CORRUPT}
     parsed = raw.withColumn("record", sf.from_json("value", schema, options))
-    named = [sf.col(f"record.{name}").alias(name) for name in schemas.RECORD.names]
-    return parsed.select("value", "origin", *named, _fault(sf.col("record")).alias("fault"))
-
-
-def _fault(record: Column) -> Column:
-    """Return the first fault of a record; null for a valid one."""
-    of_usage = record["kind"] == Kind.USAGE.value
-    faults = [*_faults_of_form(record), *_faults_of_columns(record, of_usage), *_faults_of_numbers(record, of_usage)]
-    return sf.coalesce(*(sf.when(condition, why) for condition, why in faults))
-
-
-def _faults_of_form(record: Column) -> list[tuple[Column, Column]]:
-    """Return conditions for lines that are no records, or records of a schema that is not supported."""
-    return [
+    columns = {name: sf.col(f"record.{name}") for name in schemas.RECORD.names}
+    is_no_record = sf.col("record").isNull() | sf.col(f"record.{_CORRUPT}").isNotNull()
+    fault = first_fault(
+        columns,
         (sf.col("value").isNull(), sf.lit("no value (a tombstone)")),
         (sf.trim("value") == "", sf.lit("an empty line")),
-        (
-            record.isNull() | record[_CORRUPT].isNotNull(),
-            sf.lit("not a JSON object with the columns of a usage record"),
-        ),
-        (record["schema"].isNull(), sf.lit("no schema")),
-        (
-            record["schema"] > SCHEMA_VERSION,
-            sf.format_string(
-                f"schema %d is newer than {SCHEMA_VERSION}, the newest version that this pipeline supports;"
-                " update it, then ingest --quarantined",
-                record["schema"],
-            ),
-        ),
-        (record["schema"] < 1, sf.format_string("schema is %d; expected 1 or more", record["schema"])),
-    ]
-
-
-def _faults_of_columns(record: Column, of_usage: Column) -> list[tuple[Column, Column]]:
-    """Return conditions for a kind, identity, second or API that is missing or out of range."""
-    kinds = [kind.value for kind in Kind]
-    with_second = record["kind"] != Kind.END.value
-    return [
-        (record["kind"].isNull(), sf.lit("no kind")),
-        (~record["kind"].isin(kinds), sf.format_string(f"kind is %s; expected {', '.join(kinds)}", record["kind"])),
-        (sf.coalesce(record["instance"], sf.lit("")) == "", sf.lit("no instance")),
-        (record["sequence"].isNull(), sf.lit("no sequence")),
-        (
-            ~record["sequence"].between(0, MAX_LOST),
-            sf.format_string(f"sequence is %d; expected 0 to {MAX_LOST}", record["sequence"]),
-        ),
-        (with_second & record["second"].isNull(), sf.lit("no second")),
-        (
-            ~record["second"].between(0, LAST_SECOND),
-            sf.format_string("second is %d; expected seconds since 1970", record["second"]),
-        ),
-        (of_usage & record["api_key"].isNull(), sf.lit("no api_key")),
-        (
-            ~record["api_key"].between(0, LAST_API_KEY),
-            sf.format_string(f"api_key is %d; expected 0 to {LAST_API_KEY}", record["api_key"]),
-        ),
-    ]
-
-
-def _faults_of_numbers(record: Column, of_usage: Column) -> list[tuple[Column, Column]]:
-    """Return conditions for numbers that are missing, negative or too large. Spark orders NaN above all numbers."""
-    most = sf.when(of_usage, sf.lit(MAX_PER_RECORD)).otherwise(sf.lit(MAX_LOST))
-    faults: list[tuple[Column, Column]] = []
-    for name in (*schemas.COUNTS, *schemas.TIMES, "records"):
-        wrong = (record[name] < 0) | (record[name] > most)
-        if name != "records":
-            wrong = (of_usage & record[name].isNull()) | wrong
-        why = sf.format_string(f"{name} is %s; expected 0 to %d", record[name].cast("string"), most)
-        faults.append((wrong, why))
-    for name in schemas.BY_QUOTA:
-        wrong = sf.exists(sf.map_values(record[name]), lambda each: (each < 0) | (each > most))
-        faults.append((wrong, sf.format_string(f"{name} has a number that is not 0 to %d", most)))
-    return faults
+        (is_no_record, sf.lit("not a JSON object with the columns of a usage record")),
+    )
+    named = [column.alias(name) for name, column in columns.items()]
+    return parsed.select("value", "origin", *named, fault.alias("fault"))

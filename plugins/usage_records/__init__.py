@@ -3,6 +3,9 @@
     options         the plugin's options, validated
     rows            the sums of each second, on the event loop: bounded and non-blocking
     encoding        converts rows to numbered lines
+    folder          the names of the files in the folder, and how they become complete
+    parquet         converts JSON lines to Parquet
+    parquet_thread  the thread that does so with complete files
     files           the sink that writes rotated files, which get their final name when they are complete
     kafka_topic     the sink that writes to a Kafka topic
     pending_losses  losses that are not in the output yet, summed by reason

@@ -1,10 +1,11 @@
 """The sink that writes rotated files to a folder: one JSON object per line, complete once they have their final name.
 
 While a file is being written, its name begins with a dot and ends in ``.part``, which Spark and shells ignore. When it
-is complete, it is synced to disk, renamed, and never changed again. A process that is killed leaves its ``.part`` file
-behind. A writer locks its file, so another proxy that starts with the same folder, or completes a file there, finds the
-files of processes that have ended by their free locks: it cuts off an incomplete last line and gives them their final
-name. Only the owner can read the files, and one group if it is set. Called by the writer thread only.
+is complete, it is synced to disk, renamed, and never changed again; if the format is Parquet, a thread makes the final
+file of it. A process that is killed leaves its ``.part`` file behind. A writer locks its file, so another proxy that
+starts with the same folder, or completes a file there, finds the files of processes that have ended by their free
+locks: it cuts off an incomplete last line and gives them their final name. Only the owner can read the files, and one
+group if it is set. Called by the writer thread only.
 """
 
 from __future__ import annotations
@@ -19,18 +20,26 @@ from typing import TYPE_CHECKING, Final
 
 import structlog
 
+from headrace.plugins.usage_records.folder import (
+    PARQUET,
+    Journal,
+    converted_path,
+    finish_as_lines,
+    finished_files,
+    first_sequence,
+    is_called,
+    journal_path,
+    journals,
+)
 from headrace.quota_callbacks.files import create_private_folder, folder_warning, open_private
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Sequence
+
+    from headrace.plugins.usage_records.parquet_thread import ParquetThread
 
 log = structlog.get_logger("headrace.usage_records")
 
-PREFIX: Final = "usage-"
-SUFFIX: Final = ".jsonl"
-PART: Final = ".part"
-
-_PART_NAME: Final = re.compile(r"\.usage-.*-\d+\.part")
 _TAIL: Final = 64 * 1024
 """Bytes read at a time, backwards from a file's end, to find the end of the last complete line."""
 
@@ -49,15 +58,17 @@ class FileSink:
         rotate_bytes: int,
         keep_bytes: int,
         group_id: int | None = None,
+        parquet: ParquetThread | None = None,
     ) -> None:
-        """Create the folder and complete the files of processes that have ended.
+        """Create the folder, complete the files of processes that have ended, and start ``parquet``.
 
-        The group ``group_id`` may read what is written.
+        The group ``group_id`` may read what is written. With ``parquet``, finished files are Parquet.
 
         Raises OSError if no file can be created there, or given to the group.
         """
         self._folder = Path(folder)
         self._group_id = group_id
+        self._parquet = parquet
         create_private_folder(self._folder, group_id=group_id)
         if (warning := folder_warning(self._folder)) is not None:
             log.warning("the folder of usage files is not safe", reason=warning)
@@ -77,6 +88,8 @@ class FileSink:
         self.removed = 0
         """Number of completed files that this process has removed because of ``keep_bytes``."""
         self._complete_abandoned_files()
+        if parquet is not None:
+            parquet.start()
 
     def write(self, lines: list[bytes], contents: Sequence[object], first: int, now_s: float) -> None:  # noqa: ARG002 -- for topics
         """Append ``lines``; ``first`` is the sequence number of the first. The lines survive the end of this process.
@@ -108,6 +121,9 @@ class FileSink:
         """
         if self._size >= self._rotate_bytes or now_s - self._opened_s >= self._rotate_s:
             self.rotate()
+        if self._parquet is not None and self._parquet.has_finished.is_set():
+            self._parquet.has_finished.clear()
+            self._scan_folder = True
         if self._scan_folder:
             self._scan_folder = False
             self._complete_abandoned_files()
@@ -115,26 +131,32 @@ class FileSink:
         return ()
 
     def rotate(self) -> None:
-        """Complete the current file, if any: sync it to disk and give it its final name."""
+        """Complete the current file, if any: sync it to disk, and give it its final name or have it converted."""
         descriptor, self._descriptor = self._descriptor, None
         if descriptor is None:
             return
-        self._scan_folder = True
+        journal = Journal(descriptor, self._path, self._last)
+        is_converted = False
         try:
             self._cut(descriptor)
             os.fsync(descriptor)
-            if self._size:
-                _finish(self._path, self._last)
-            else:
+            if not self._size:
                 self._path.unlink()
+            elif self._parquet is not None and self._parquet.accept(journal):
+                is_converted = True
+            else:
+                finish_as_lines(journal)
         finally:
             self._size, self._half_written = 0, False
-            os.close(descriptor)
-        _sync_folder(self._folder)
+            if not is_converted:
+                self._scan_folder = True
+                os.close(descriptor)
 
     def close(self) -> None:
         """Complete the last file."""
         self.rotate()
+        if self._parquet is not None:
+            self._parquet.close()
 
     def _cut(self, descriptor: int) -> None:
         """Remove the partial data of a failed write."""
@@ -143,8 +165,8 @@ class FileSink:
             self._half_written = False
 
     def _open(self, first: int, now_s: float) -> int:
-        self._path = self._folder / f".{PREFIX}{self._instance}-{first:012}{PART}"
-        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
+        self._path = journal_path(self._folder, self._instance, first)
+        flags = os.O_RDWR | os.O_CREAT | os.O_APPEND
         while True:
             descriptor = open_private(self._path, flags, group_id=self._group_id)
             try:
@@ -152,7 +174,7 @@ class FileSink:
             except OSError:
                 os.close(descriptor)
                 raise
-            if _is_called(descriptor, self._path):
+            if is_called(descriptor, self._path):
                 break
             # Between open and lock, another process has completed it, as the file of a process that has ended.
             os.close(descriptor)
@@ -160,12 +182,8 @@ class FileSink:
         return descriptor
 
     def _complete_abandoned_files(self) -> None:
-        files = sum(1 for _ in self._recover())
-        if files:
-            log.info("usage files of processes that have ended were completed", files=files)
-
-    def _recover(self) -> Iterator[Path]:
-        for path in _parts(self._folder):
+        files = 0
+        for path in journals(self._folder):
             try:
                 descriptor = open_private(path, os.O_RDWR, group_id=self._group_id)
             except FileNotFoundError:  # its writer has just completed it
@@ -175,19 +193,14 @@ class FileSink:
                 continue
             try:
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                if not _is_called(descriptor, path):  # completed between open and lock
-                    continue
-                size = _whole_lines(descriptor)
-                os.ftruncate(descriptor, size)
-                os.fsync(descriptor)
-                if size == 0:
-                    path.unlink()
-                else:
-                    yield _finish(path, _last_sequence(path, _count_lines(descriptor)))
+                if is_called(descriptor, path):  # else completed between open and lock
+                    files += _complete(descriptor, path)
             except BlockingIOError:  # its writer is alive
                 continue
             finally:
                 os.close(descriptor)
+        if files:
+            log.info("usage files of processes that have ended were completed", files=files)
 
     def _remove_oldest(self) -> None:
         """Remove the oldest completed files beyond ``keep_bytes``.
@@ -195,7 +208,7 @@ class FileSink:
         Other processes may remove files here, too: one that no longer exists is not an error and is not counted.
         """
         before = self.removed
-        files = _finished_files(self._folder)
+        files = finished_files(self._folder)
         total = sum(size for _, _, size in files)
         for _, path, size in files:
             if total <= self._keep_bytes:
@@ -208,42 +221,19 @@ class FileSink:
             log.info("the oldest usage files were removed", files=self.removed - before, keep_bytes=self._keep_bytes)
 
 
-def _parts(folder: Path) -> list[Path]:
-    with os.scandir(folder) as entries:
-        return sorted(folder / entry.name for entry in entries if _PART_NAME.fullmatch(entry.name))
-
-
-def _finished_files(folder: Path) -> list[tuple[int, str, int]]:
-    """Return the modification time in ns, path and size in bytes of each completed file, oldest first."""
-    files = []
-    with os.scandir(folder) as entries:
-        for entry in entries:
-            if entry.name.startswith(PREFIX) and entry.name.endswith(SUFFIX):
-                with suppress(FileNotFoundError):
-                    stat = entry.stat(follow_symlinks=False)
-                    files.append((stat.st_mtime_ns, entry.path, stat.st_size))
-    return sorted(files)
-
-
-def _is_called(descriptor: int, path: Path) -> bool:
-    """Return whether ``path`` still names the open file."""
-    try:
-        return os.path.samestat(os.fstat(descriptor), path.stat())
-    except FileNotFoundError:
+def _complete(descriptor: int, path: Path) -> bool:
+    """Complete the journal of a process that has ended; return whether it had records that are in no other file."""
+    with suppress(OSError):
+        converted_path(path).unlink()
+    size = _whole_lines(descriptor)
+    os.ftruncate(descriptor, size)
+    os.fsync(descriptor)
+    journal = Journal(descriptor, path, first_sequence(path) + _count_lines(descriptor) - 1)
+    if size == 0 or journal.finished_path(PARQUET).exists():  # killed before it could remove the journal
+        path.unlink()
         return False
-
-
-def _finish(part: Path, last: int) -> Path:
-    return part.rename(part.with_name(f"{_name_of(part)}-{last:012}{SUFFIX}"))
-
-
-def _name_of(part: Path) -> str:
-    """Return the name without the dot and the suffix; it ends in the sequence number of the first record."""
-    return part.name[1 : -len(PART)]
-
-
-def _last_sequence(part: Path, lines: int) -> int:
-    return int(_name_of(part).rpartition("-")[2]) + lines - 1
+    finish_as_lines(journal)
+    return True
 
 
 def _count_lines(descriptor: int) -> int:
@@ -262,12 +252,3 @@ def _whole_lines(descriptor: int) -> int:
             return start + at + 1
         end = start
     return 0
-
-
-def _sync_folder(folder: Path) -> None:
-    """Sync the directory, so that new names survive a crash of the machine."""
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

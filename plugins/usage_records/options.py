@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Mapping
+from enum import StrEnum
 from typing import Annotated, Any, Final, Self
 
 from pydantic import Field, SecretStr, model_validator
 
 from headrace.quota_callbacks.files import group_id_of
-from headrace.quota_callbacks.options import TRUE_OR_FALSE, Fault, Table, misfits, text, whole
+from headrace.quota_callbacks.options import TRUE_OR_FALSE, Fault, Table, choice, misfits, text, whole
 from headrace.quota_callbacks.records.usage_records import DEFAULT_TOPIC
 from headrace.quota_callbacks.secret_sources import secrets_of
 
@@ -24,8 +25,16 @@ LEAST_BYTES: Final = 64 * 1024
 MOST_BYTES: Final = 2**50
 
 _TEXT: Final = text("a text that is not empty")
-_FILES_ALONE: Final = ("group", "rotate_s", "rotate_bytes", "keep_bytes")
+_FILES_ALONE: Final = ("format", "group", "rotate_s", "rotate_bytes", "keep_bytes")
 _KAFKA_ALONE: Final = ("bootstrap_servers", "client")
+
+
+class FileFormat(StrEnum):
+    """The formats of finished files."""
+
+    JSONL = "jsonl"
+    """JSON lines."""
+    PARQUET = "parquet"
 
 
 class UsageOptions(Table):
@@ -33,6 +42,7 @@ class UsageOptions(Table):
 
     folder: Annotated[str | None, _TEXT] = None
     """The folder of the files; ``None``: records go to a topic, or nowhere."""
+    format: Annotated[FileFormat, choice(FileFormat)] = FileFormat.JSONL
     group: Annotated[str | None, text("the name or number of a group")] = None
     """The group that may read the files; ``None``: only the proxy's user may."""
     topic: Annotated[str | None, _TEXT] = None

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Final
 
 import structlog
 
-from headrace.plugins.extras import CONFLUENT_KAFKA, require
+from headrace.plugins.extras import CONFLUENT_KAFKA, PYARROW, require
 from headrace.plugins.usage_records.encoding import Encoder
-from headrace.plugins.usage_records.options import UsageOptions
+from headrace.plugins.usage_records.options import FileFormat, UsageOptions
 from headrace.plugins.usage_records.rows import Seconds
 from headrace.plugins.usage_records.writer_thread import WriterThread
 from headrace.quota_callbacks.api_keys import ApiKey
@@ -59,6 +59,8 @@ class UsageRecords:
         options = read_options(UsageOptions, context.options, "usage_records")
         if options.topic is not None:
             require("plugins.options.usage_records.topic", "usage", CONFLUENT_KAFKA)
+        if options.format is FileFormat.PARQUET:
+            require('plugins.options.usage_records.format = "parquet"', "usage-parquet", PYARROW)
         if context.dry or not options.enabled:
             return
         instance = f"{options.name}-{time_ns() // 1_000_000}"  # of this run alone
@@ -159,6 +161,12 @@ def open_sink(options: UsageOptions, instance: str) -> Sink:
         return KafkaSink(options.topic, options.bootstrap_servers, instance, client)
     from headrace.plugins.usage_records.files import FileSink
 
+    group_id = options.group_id()
+    parquet = None
+    if options.format is FileFormat.PARQUET:
+        from headrace.plugins.usage_records.parquet_thread import ParquetThread
+
+        parquet = ParquetThread(group_id)
     try:
         return FileSink(
             options.folder or ".",
@@ -166,7 +174,8 @@ def open_sink(options: UsageOptions, instance: str) -> Sink:
             rotate_s=options.rotate_s,
             rotate_bytes=options.rotate_bytes,
             keep_bytes=options.keep_bytes,
-            group_id=options.group_id(),
+            group_id=group_id,
+            parquet=parquet,
         )
     except OSError as error:
         expected = "a writable folder" if options.group is None else f"a folder to write files of group {options.group}"

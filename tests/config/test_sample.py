@@ -92,7 +92,7 @@ def test_it_loads_with_every_key_in_force_and_means_the_same() -> None:
     assert every.quotas
     assert every.plugins.options == {
         "tracing": {"enabled": True, "sample_ratio": 0.01},
-        "usage_records": {"folder": "usage"},
+        "usage_records": {"folder": "usage", "format": "jsonl"},
         "request_percentage": {"costs_file": "/etc/headrace/costs.toml"},
         "sasl_users": {"file": "/var/lib/headrace/users.db"},
         "authorization": {

@@ -25,7 +25,7 @@ SHIPPED = (".py", ".pyi", "py.typed", ".toml", ".json", ".properties")
 PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
 PROJECT = PYPROJECT["project"]
 GROUPS = PYPROJECT["dependency-groups"]
-FOR_USERS = {"oauth", "tracing", "metrics-otlp", "usage", "quota-topic", "pipeline"}
+FOR_USERS = {"oauth", "tracing", "metrics-otlp", "usage", "usage-parquet", "quota-topic", "pipeline"}
 
 
 @pytest.fixture(scope="module")

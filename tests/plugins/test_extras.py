@@ -46,13 +46,22 @@ main()
             "plugins.options.usage_records.topic needs the package confluent-kafka: pip install 'headrace[usage]'",
             marks=pytest.mark.exhaustive,
         ),
+        pytest.param(
+            '[plugins.options.usage_records]\nfolder = "usage"\nformat = "parquet"\n',
+            "pyarrow",
+            (
+                'plugins.options.usage_records.format = "parquet" needs the package pyarrow: '
+                "pip install 'headrace[usage-parquet]'"
+            ),
+            marks=pytest.mark.exhaustive,
+        ),
         (
             '[client_quotas]\nstore = "topic"\n',
             "confluent_kafka",
             "client_quotas.store = \"topic\" needs the package confluent-kafka: pip install 'headrace[quota-topic]'",
         ),
     ],
-    ids=["tracing", "metrics-otlp", "usage", "quota-topic"],
+    ids=["tracing", "metrics-otlp", "usage", "usage-parquet", "quota-topic"],
 )
 def test_a_missing_package_is_named(table: str, missing: str, error: str, tmp_path: Path) -> None:
     file = tmp_path / "headrace.toml"
@@ -68,7 +77,9 @@ def test_a_missing_package_is_named(table: str, missing: str, error: str, tmp_pa
 def test_what_is_off_needs_no_package(tmp_path: Path) -> None:
     file = tmp_path / "headrace.toml"
     file.write_text(HEAD, encoding="utf-8")
-    code = WITHOUT.format(module=("opentelemetry", "confluent_kafka", "pyspark", "numpy", "pandas", "google"))
+    code = WITHOUT.format(
+        module=("opentelemetry", "confluent_kafka", "pyspark", "numpy", "pandas", "pyarrow", "google")
+    )
     command = [sys.executable, "-c", code, "check-config", str(file)]
     result = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert result.returncode == 0, result.stderr

@@ -197,6 +197,8 @@ def options_of(table: dict[str, object]) -> UsageOptions:
         ({"folder": "x", "max_rows": 0}, "max_rows = 0: expected a whole number of rows from 1 to 1000000"),
         ({"folder": "x", "rotate_s": True}, "rotate_s = true: expected a whole number of seconds"),
         ({"folder": "x", "topics": 1}, "topics = 1: expected true or false"),
+        ({"folder": "x", "format": "csv"}, 'format = "csv": expected "jsonl" or "parquet"'),
+        ({"bootstrap_servers": "b:1", "format": "parquet"}, "format: only applies to files (folder)"),
         ({"folder": "x", "client": {}}, "client: only applies to a topic"),
         ({"bootstrap_servers": "b:1", "rotate_s": 1}, "rotate_s: only applies to files (folder)"),
         ({"folder": "x", "rotate_bytes": 10**9, "keep_bytes": 10**8}, "keep_bytes = 100000000: expected at least"),

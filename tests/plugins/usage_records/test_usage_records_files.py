@@ -12,7 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from headrace.plugins.usage_records.files import FileSink, _finished_files
+from headrace.plugins.usage_records.files import FileSink
+from headrace.plugins.usage_records.folder import finished_files
 
 
 def sink(folder: Path, instance: str = "a-1", **limits: int) -> FileSink:
@@ -77,14 +78,14 @@ def test_what_others_have_removed_is_not_counted(tmp_path: Path, monkeypatch: py
     """Between the look into the folder and the removal, another proxy removes the oldest two, and stats fail."""
     finished(tmp_path, 5)
     files = sink(tmp_path, keep_bytes=200)
-    looked = _finished_files(tmp_path)
+    looked = finished_files(tmp_path)
 
     def looked_and_overtaken(folder: Path) -> list[tuple[int, str, int]]:
         for _, path, _ in looked[:2]:
             Path(path).unlink()
         return looked
 
-    monkeypatch.setattr("headrace.plugins.usage_records.files._finished_files", looked_and_overtaken)
+    monkeypatch.setattr("headrace.plugins.usage_records.files.finished_files", looked_and_overtaken)
     files.tick(0.0)
     assert files.removed == 1
     assert len(names(tmp_path)) == 2
@@ -120,9 +121,9 @@ def test_the_folder_is_looked_at_after_a_file_was_finished_alone(
     files.tick(0.0)
     looks: list[Path] = []
     monkeypatch.setattr(
-        "headrace.plugins.usage_records.files._finished_files", lambda folder: looks.append(folder) or []
+        "headrace.plugins.usage_records.files.finished_files", lambda folder: looks.append(folder) or []
     )
-    monkeypatch.setattr("headrace.plugins.usage_records.files._parts", lambda folder: looks.append(folder) or [])
+    monkeypatch.setattr("headrace.plugins.usage_records.files.journals", lambda folder: looks.append(folder) or [])
     files.write([b"{0}"], [], 0, 0.0)
     for second in range(60):
         files.tick(float(second))
@@ -184,4 +185,4 @@ def test_the_pages_way_to_name_what_a_killed_proxy_left(tmp_path: Path) -> None:
     (tmp_path / ".usage-dead-1-000000000005.part").write_bytes(b'{"a":5}\n{"a')
     subprocess.run(["sh", "-ec", rest], cwd=tmp_path, check=True)
     assert names(tmp_path) == ["usage-dead-1-000000000005-killed.jsonl"]
-    assert [path for _, path, _ in _finished_files(tmp_path)] == [str(path) for path in tmp_path.iterdir()]
+    assert [path for _, path, _ in finished_files(tmp_path)] == [str(path) for path in tmp_path.iterdir()]

@@ -1,0 +1,32 @@
+"""Rows of Parquet files to records: what is wrong with a row that is no valid usage record.
+
+Called by `ingest`; knows nothing of what the lake has. Columns to columns, without an action of Spark.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pyspark.sql import functions as sf
+
+from headrace.pipeline.ingestion.faults import first_fault
+from headrace.pipeline.lake import schemas
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame
+
+
+def check(rows: DataFrame) -> DataFrame:
+    """Return rows, read with `schemas.RECORD` and with their ``origin``, in the columns of `parsing.parse`.
+
+    ``value`` is null for a row without a fault, since its text costs more than all else here; `text` returns it.
+    """
+    fault = first_fault({name: sf.col(name) for name in schemas.RECORD.names}).alias("fault")
+    with_fault = rows.select("origin", *schemas.RECORD.names, fault)
+    value = sf.when(sf.col("fault").isNotNull(), text()).alias("value")
+    return with_fault.select(value, "origin", *schemas.RECORD.names, "fault")
+
+
+def text() -> Column:
+    """Return the line of JSON that is parsed into the record of this row."""
+    return sf.to_json(sf.struct(*schemas.RECORD.names))
