@@ -16,6 +16,7 @@ from pyspark.sql import Window
 from pyspark.sql import functions as sf
 
 from headrace.pipeline.errors import ConflictError
+from headrace.pipeline.ingestion.columnar import text
 from headrace.pipeline.lake import schemas
 from headrace.quota_callbacks.records.usage_records import Kind
 
@@ -72,7 +73,9 @@ def with_action(parsed: DataFrame, open_from: int, now: int) -> DataFrame:
             "hour": sf.when(is_right, sf.hour(when)),
             "action": action,
             "fault": fault,
-            "value": sf.when(fault.isNotNull(), sf.col("value")),
+            "value": sf.when(
+                fault.isNotNull(), sf.when(is_right, sf.coalesce("value", text())).otherwise(sf.col("value"))
+            ),
         }
     )
 
@@ -126,7 +129,7 @@ class Batch:
             rejected |= {row.why: row["count"] for row in counted}
             frame = frame.unionByName(late)
         if rejected:
-            self._retried(lambda: self._quarantine(frame))
+            quarantine(self._lake, frame)
         newest = [row.newest for row in self._rows if row.action == NEW]
         return Written(
             lines=sum(row.lines for row in self._rows),
@@ -161,7 +164,7 @@ class Batch:
                 self._lake.append(table, new.hint("rebalance", *by), *by)
             return number - known
 
-        return self._retried(append)
+        return _retried(append)
 
     def _stored(self, table: str, action: str) -> DataFrame:
         """Return the keys that a table has in the hours of these lines and between their sequence numbers, or more."""
@@ -174,30 +177,37 @@ class Batch:
         is_between = (sf.col("instance") == sf.col("of")) & sf.col("sequence").between(sf.col("first"), sf.col("last"))
         return frame.join(sf.broadcast(ranges), is_between).select(*_KEY)
 
-    def _quarantine(self, frame: DataFrame) -> int:
-        rows = frame.select(
+
+def quarantine(lake: Lake, rejected: DataFrame) -> None:
+    """Add lines (``value``, ``origin`` and ``fault``) to the quarantine, unless it has them. Raises `ConflictError`."""
+
+    def append() -> int:
+        rows = rejected.select(
             sf.current_date().alias("date"),
             "origin",
             "value",
             sf.col("fault").alias("reason"),
             sf.current_timestamp().alias("ingested"),
         ).dropDuplicates(["origin", "value"])
-        self._lake.create("quarantine", schemas.QUARANTINE, "date")
+        lake.create("quarantine", schemas.QUARANTINE, "date")
         since = sf.date_sub(sf.current_date(), QUARANTINE_DAYS)
-        recent = self._lake.read("quarantine", schemas.QUARANTINE).where(sf.col("date") >= since)
+        recent = lake.read("quarantine", schemas.QUARANTINE).where(sf.col("date") >= since)
         there = recent.select(sf.col("origin").alias("there_origin"), sf.col("value").alias("there_value"))
         same_value = sf.col("value").eqNullSafe(sf.col("there_value"))  # a tombstone's value is null
         rows = rows.join(there, (sf.col("origin") == sf.col("there_origin")) & same_value, "left_anti")
-        self._lake.append("quarantine", rows.coalesce(1), "date")
+        lake.append("quarantine", rows.coalesce(1), "date")
         return 0
 
-    def _retried(self, append: Callable[[], int]) -> int:
-        for _ in range(MAX_ATTEMPTS - 1):
-            try:
-                return append()
-            except ConflictError:
-                continue
-        return append()
+    _retried(append)
+
+
+def _retried(append: Callable[[], int]) -> int:
+    for _ in range(MAX_ATTEMPTS - 1):
+        try:
+            return append()
+        except ConflictError:
+            continue
+    return append()
 
 
 def _ranges(valid: DataFrame) -> DataFrame:

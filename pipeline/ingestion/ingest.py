@@ -14,11 +14,12 @@ from typing import TYPE_CHECKING, Any, Final
 from pyspark.sql import functions as sf
 
 from headrace.pipeline.errors import PipelineError
-from headrace.pipeline.ingestion.batches import LATE, Batch, with_action
+from headrace.pipeline.ingestion.batches import LATE, Batch, quarantine, with_action
 from headrace.pipeline.ingestion.parsing import parse
 from headrace.pipeline.ingestion.sources import as_pipeline_error, checkpoint_name
 from headrace.pipeline.ingestion.watermark import Watermark
 from headrace.pipeline.lake import schemas
+from headrace.pipeline.lake.spark_errors import cause_of
 from headrace.pipeline.lake.stores import exists
 
 if TYPE_CHECKING:
@@ -115,7 +116,7 @@ class Ingest:
         self._stopping = True
 
     def ingest_batch(self, name: str, batch: DataFrame, number: int) -> None:
-        """Ingest one batch of the run with the checkpoint ``name``; may be repeated."""
+        """Ingest one batch of records (`parsing.parse`) of the run with the checkpoint ``name``; may be repeated."""
         before = self._watermark.begin(name)
         self._watermark.move(name, self._write_new(batch, self._open_from(before)))
         self.outcome.batches += 1
@@ -136,7 +137,7 @@ class Ingest:
             (lines_kept.where(~was_late), 0),
             (lines_kept.where(was_late), self._open_from(before)),
         ):
-            self._watermark.move(name, self._write_new(lines.select("value", "origin"), open_from))
+            self._watermark.move(name, self._write_new(parse(lines.select("value", "origin")), open_from))
             self.outcome.batches += 1
         self._watermark.end(name)
         return self.outcome
@@ -144,8 +145,42 @@ class Ingest:
     def _run(
         self, source: Source, name: str, trigger: dict[str, Any], ingest_one: Callable[[str, DataFrame, int], None]
     ) -> None:
-        """Run a stream until its trigger has no more batches, or until `stop` is called."""
+        """Run a stream until its trigger has no more batches, or until `stop` is called; pass over damaged files."""
+        damaged: list[str] = []
+        checkpoint = self._checkpoint(name)
+        while True:
+            try:
+                self._stream(source.read(self._lake.spark, damaged), name, checkpoint, trigger, ingest_one)
+            except PipelineError:
+                raise
+            except Exception as error:
+                file = source.damaged_file(error)
+                if file is not None and file not in damaged:
+                    damaged.append(file)
+                    self._reject_file(file, error)
+                    continue
+                converted = self._failed or as_pipeline_error(error, source)
+                if converted is None:
+                    raise
+                raise converted from error
+            return
 
+    def _reject_file(self, file: str, error: Exception) -> None:
+        """Note a damaged file in the quarantine."""
+        reason = f"a damaged file, of which no line was read: {cause_of(error)}"
+        row = self._lake.spark.createDataFrame([(None, file, reason)], "value string, origin string, fault string")
+        quarantine(self._lake, row)
+        self.outcome.quarantined[f"{reason} ({file})"] = 1
+        self._on_progress(f"{file}: {reason}")
+
+    def _stream(
+        self,
+        records: DataFrame,
+        name: str,
+        checkpoint: str,
+        trigger: dict[str, Any],
+        ingest_one: Callable[[str, DataFrame, int], None],
+    ) -> None:
         def batch_taken(batch: DataFrame, number: int) -> None:
             try:
                 ingest_one(name, batch, number)
@@ -153,21 +188,13 @@ class Ingest:
                 self._failed = error
                 raise
 
-        checkpoint = self._checkpoint(name)
         query = None
         try:
-            stream = source.read(self._lake.spark).writeStream.foreachBatch(batch_taken)
+            stream = records.writeStream.foreachBatch(batch_taken)
             query = stream.option("checkpointLocation", checkpoint).trigger(**trigger).start()
             # With a time-out, since no other call, such as `stop`, can be made until the JVM has answered.
             while not query.awaitTermination(STOP_CHECK_S) and not self._stopping:
                 pass
-        except PipelineError:
-            raise
-        except Exception as error:
-            converted = self._failed or as_pipeline_error(error, source)
-            if converted is None:
-                raise
-            raise converted from error
         finally:
             if query is not None:
                 query.stop()
@@ -185,9 +212,9 @@ class Ingest:
         oldest = newest - self._watermark_s
         return oldest - oldest % 3600
 
-    def _write_new(self, raw: DataFrame, open_from: int) -> int | None:
+    def _write_new(self, parsed: DataFrame, open_from: int) -> int | None:
         """Write the new rows to the tables; return the newest second of the usage records of open hours."""
-        lines = with_action(parse(raw), open_from, self._now_s()).persist()
+        lines = with_action(parsed, open_from, self._now_s()).persist()
         try:
             written = Batch(self._lake, lines).write()
         finally:

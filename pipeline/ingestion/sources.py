@@ -7,6 +7,7 @@ reading it can change between runs.
 from __future__ import annotations
 
 import hashlib
+import re
 from dataclasses import dataclass
 from fnmatch import fnmatch
 from typing import TYPE_CHECKING, Final
@@ -14,20 +15,28 @@ from typing import TYPE_CHECKING, Final
 from pyspark.sql import functions as sf
 
 from headrace.pipeline.errors import InputError, PipelineError
+from headrace.pipeline.ingestion import columnar
+from headrace.pipeline.ingestion.parsing import parse
+from headrace.pipeline.lake import schemas
 from headrace.pipeline.lake.jars import KAFKA_CONNECTOR
 from headrace.pipeline.lake.spark_errors import cause_of, is_spark_error
 from headrace.pipeline.lake.stores import files_below, is_folder, qualified
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Collection, Mapping
 
     from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming.readwriter import DataStreamReader
 
 FILES_AT_ONCE: Final = 100
 """Maximum number of files in a batch: 100 minutes of a proxy that rotates its files every minute."""
 RECORDS_AT_ONCE: Final = 5_000_000
 """Maximum number of records in a batch from Kafka, about 2 GiB of JSON."""
-FILE_PATTERN: Final = "usage-*.jsonl*"
+LINES: Final = "usage-*.jsonl*"
+COLUMNS: Final = "usage-*.parquet"
+"""Patterns of the names of files in the two formats."""
+_DAMAGED: Final = re.compile(r"Encountered error while reading file (.+?)\.(?:\s|$)")
+"""Spark's FAILED_READ_FILE."""
 NEVER_TOO_OLD: Final = "36500d"
 """A hundred years. By default, Spark silently ignores files that are more than seven days older than the newest."""
 
@@ -40,27 +49,42 @@ class FileSource:
 
     def identity(self, spark: SparkSession) -> str:
         """Return the folder's full path, independent of its spelling."""
-        return f"files {qualified(spark, self.folder)}"
+        return f"files of both formats {qualified(spark, self.folder)}"
 
-    def read(self, spark: SparkSession) -> DataFrame:
-        """Return the lines as a stream (`schemas.RAW`). Raises `InputError`."""
+    def read(self, spark: SparkSession, damaged: Collection[str] = ()) -> DataFrame:
+        """Return the records of all files but ``damaged`` ones as a stream (`parsing.parse`). Raises `InputError`."""
         if not is_folder(spark, self.folder):
             raise InputError(f"--from-files {self.folder}: the folder does not exist")
-        stream = (
-            spark.readStream.format("text")
-            .option("maxFilesPerTrigger", FILES_AT_ONCE)
-            .option("maxFileAge", NEVER_TOO_OLD)
-            .option("recursiveFileLookup", "true")
-            .option("pathGlobFilter", FILE_PATTERN)
-            .load(self.folder)
-        )
-        return stream.select("value", sf.col("_metadata.file_path").alias("origin"))
+
+        def files(pattern: str) -> DataStreamReader:
+            return (
+                spark.readStream.option("maxFilesPerTrigger", FILES_AT_ONCE)
+                .option("maxFileAge", NEVER_TOO_OLD)
+                .option("recursiveFileLookup", "true")
+                .option("pathGlobFilter", pattern)
+            )
+
+        origin = sf.col("_metadata.file_path")
+        spellings = {spelling for file in damaged for spelling in (file, file.replace(":///", ":/", 1))}
+        is_whole = ~origin.isin(*spellings) if spellings else sf.lit(True)
+        lines = files(LINES).text(self.folder).where(is_whole).select("value", origin.alias("origin"))
+        columns = files(COLUMNS).schema(schemas.RECORD).option("parquet.page.verify-checksum.enabled", "true")
+        rows = columns.parquet(self.folder).where(is_whole).select(*schemas.RECORD.names, origin.alias("origin"))
+        return parse(lines).unionByName(columnar.check(rows))
 
     def describe_empty(self, spark: SparkSession) -> str | None:
         """Return a sentence if no file matches, or else ``None``. Stops at the first name that matches."""
-        if any(fnmatch(name, FILE_PATTERN) for name in files_below(spark, self.folder)):
+        if any(fnmatch(name, LINES) or fnmatch(name, COLUMNS) for name in files_below(spark, self.folder)):
             return None
-        return f"--from-files {self.folder}: no file {FILE_PATTERN} in it or in the folders below it"
+        return f"--from-files {self.folder}: no file {LINES} or {COLUMNS} in it or in the folders below it"
+
+    def damaged_file(self, error: Exception) -> str | None:
+        """Return the file of this source that an error of Spark names as damaged; ``None`` for other errors."""
+        found = _DAMAGED.search(str(error))
+        if found is None:
+            return None
+        name = found[1].rpartition("/")[2]
+        return found[1] if fnmatch(name, LINES) or fnmatch(name, COLUMNS) else None
 
     def as_pipeline_error(self, error: Exception) -> PipelineError | None:  # noqa: ARG002 -- a source's signature
         """Return ``None``: Spark's errors name the file already."""
@@ -82,8 +106,8 @@ class KafkaSource:
         servers = sorted(each.strip() for each in self.bootstrap_servers.split(","))
         return f"topic {self.topic} of {','.join(servers)}"
 
-    def read(self, spark: SparkSession) -> DataFrame:
-        """Return the records as a stream (`schemas.RAW`)."""
+    def read(self, spark: SparkSession, damaged: Collection[str] = ()) -> DataFrame:  # noqa: ARG002 -- no files
+        """Return the records as a stream (`parsing.parse`)."""
         reader = (
             spark.readStream.format("kafka")
             .option("kafka.bootstrap.servers", self.bootstrap_servers)
@@ -95,10 +119,14 @@ class KafkaSource:
         for name, value in self.client.items():
             reader = reader.option(f"kafka.{name}", value)
         origin = sf.concat_ws("/", "topic", "partition", "offset")
-        return reader.load().select(sf.col("value").cast("string").alias("value"), origin.alias("origin"))
+        return parse(reader.load().select(sf.col("value").cast("string").alias("value"), origin.alias("origin")))
 
     def describe_empty(self, spark: SparkSession) -> str | None:  # noqa: ARG002 -- a source's signature
         """Return ``None``: an empty topic is not an error."""
+        return None
+
+    def damaged_file(self, error: Exception) -> str | None:  # noqa: ARG002 -- a source's signature
+        """Return ``None``: a topic has no files."""
         return None
 
     def as_pipeline_error(self, error: Exception) -> PipelineError | None:

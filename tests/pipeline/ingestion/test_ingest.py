@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import math
 import os
@@ -149,7 +150,9 @@ def test_a_folder_without_usage_files_is_reported(lake: Lake, tmp_path: Path) ->
     said: list[str] = []
     source = FileSource(folder=str(tmp_path / "in"))
     ingest(lake, on_progress=said.append).run(source)
-    assert said == [f"--from-files {tmp_path / 'in'}: no file usage-*.jsonl* in it or in the folders below it"]
+    assert said == [
+        f"--from-files {tmp_path / 'in'}: no file usage-*.jsonl* or usage-*.parquet in it or in the folders below it"
+    ]
     write_lines(tmp_path / "in" / "proxy-a" / "usage-a-1.jsonl", record())
     for _ in range(2):
         said.clear()
@@ -180,7 +183,7 @@ def test_an_hour_with_much_in_it_is_written_by_several(lake: Lake, spark: SparkS
 
     def files(batch: DataFrame, name: str) -> int:
         table = Lake(spark, f"{lake.root}-{name}")
-        ingest(table).ingest_batch("here", batch, 0)
+        ingest(table).ingest_batch("here", parse(batch), 0)
         assert sequences(table) == list(range(4000))
         return len(list(Path(table.path("usage")).glob("date=*/hour=13/*.parquet")))
 
@@ -213,8 +216,8 @@ def test_a_batch_can_be_repeated(lake: Lake, tmp_path: Path, spark: SparkSession
     lines = [json.dumps(record(sequence=number)) for number in range(4)] + ["broken", None]
     batch = spark.createDataFrame([(line, "here") for line in lines], schemas.RAW)
     taking = ingest(lake)
-    taking.ingest_batch("here", batch, 0)
-    taking.ingest_batch("here", batch, 0)
+    taking.ingest_batch("here", parse(batch), 0)
+    taking.ingest_batch("here", parse(batch), 0)
     assert [sequence for _, sequence, _ in kept(lake)] == [0, 1, 2, 3]
     assert len(quarantined(lake)) == 2
     taking.retry_quarantined()
@@ -230,6 +233,45 @@ def test_what_is_no_record_is_put_aside_with_where_it_was(lake: Lake, tmp_path: 
     origin = lake.read("quarantine", schemas.QUARANTINE).first()
     assert origin is not None
     assert origin.origin.endswith("/in/usage-a-1.jsonl")
+
+
+def test_a_damaged_file_is_named_and_passed_over(lake: Lake, tmp_path: Path) -> None:
+    folder = tmp_path / "in"
+    write_lines(folder / "usage-a-1.jsonl", record(sequence=1))
+    whole = gzip.compress(
+        "".join(json.dumps(record(sequence=n, new=os.urandom(500).hex())) + "\n" for n in range(99)).encode()
+    )
+    (folder / "usage-cut.jsonl.gz").write_bytes(whole[: len(whole) // 2])
+    (folder / "usage-cut.parquet").write_bytes(b"PAR1junk")
+    said: list[str] = []
+    outcome = ingest(lake, on_progress=said.append).run(FileSource(folder=str(folder)))
+    assert outcome.records == 1
+    assert sequences(lake) == [1]
+    reasons = quarantined(lake)
+    assert len(reasons) == 2
+    assert all(reason.startswith("a damaged file, of which no line was read: ") for reason in reasons)
+    origins = {row.origin for row in lake.read("quarantine", schemas.QUARANTINE).collect()}
+    assert origins == {f"file://{folder}/usage-cut.jsonl.gz", f"file://{folder}/usage-cut.parquet"}
+    assert len([line for line in said if "a damaged file" in line]) == 2
+    write_lines(folder / "usage-a-2.jsonl", record(sequence=2))
+    assert take_in(lake, folder).summary().startswith("1 lines in 1 batches: 1 records")
+
+
+def test_files_of_both_formats_are_taken_in(lake: Lake, tmp_path: Path, spark: SparkSession) -> None:
+    write_lines(tmp_path / "in" / "usage-a-1.jsonl", record(sequence=1), record(sequence=2))
+    rows = [
+        tuple(each.get(name) for name in schemas.RECORD.names)
+        for each in (record(sequence=2), record(NOON - 9 * DAY_S, sequence=3), record(sequence=4, api_key=-1))
+    ]
+    spark.createDataFrame(rows, schemas.RECORD).coalesce(1).write.parquet(str(tmp_path / "made"))
+    (made,) = (tmp_path / "made").glob("*.parquet")
+    shutil.copy(made, tmp_path / "in" / "usage-a-2.parquet")
+    outcome = take_in(lake, tmp_path / "in")
+    assert (outcome.lines, outcome.records, outcome.duplicates) == (5, 3, 1)
+    assert sequences(lake) == [1, 2, 3]
+    (rejected,) = lake.read("quarantine", schemas.QUARANTINE).collect()
+    assert rejected.reason == "api_key is -1; expected 0 to 32767"
+    assert json.loads(rejected.value)["sequence"] == 4
 
 
 def test_an_empty_folder_and_none(lake: Lake, tmp_path: Path) -> None:

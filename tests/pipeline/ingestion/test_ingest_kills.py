@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from headrace.pipeline.errors import PipelineError
+from headrace.pipeline.ingestion.parsing import parse
 from headrace.pipeline.lake import schemas
 from headrace.pipeline.lake.tables import Lake
 from tests.pipeline.ingestion.ingesting import DAY_S, ingest, quarantined, sequences, take_in
@@ -80,10 +81,10 @@ def test_killed_between_two_tables_it_loses_and_doubles_nothing(
 
     monkeypatch.setattr(Lake, "append", append_then_die)
     with pytest.raises(KeyboardInterrupt):
-        ingest(lake).ingest_batch("here", batch, 0)
+        ingest(lake).ingest_batch("here", parse(batch), 0)
     assert [lake.has(table) for table in ("usage", "marks", "quarantine")] == [True, writes > 1, writes > 2]
     monkeypatch.setattr(Lake, "append", append)
-    ingest(lake).ingest_batch("here", batch, 0)
+    ingest(lake).ingest_batch("here", parse(batch), 0)
     assert sequences(lake) == list(range(10))
     assert [row.kind for row in lake.read("marks", schemas.MARKS).collect()] == ["end"]
     assert len(quarantined(lake)) == 2
@@ -94,7 +95,7 @@ def test_killed_between_two_tables_it_loses_and_doubles_nothing(
 
 def lines_of(numbers: range, spark: SparkSession, origin: str) -> DataFrame:
     lines = [(json.dumps(record(sequence=number)), origin) for number in numbers]
-    return spark.createDataFrame([*lines, ("broken", "here")], schemas.RAW)
+    return parse(spark.createDataFrame([*lines, ("broken", "here")], schemas.RAW))
 
 
 def test_records_that_another_ingest_has_added_meanwhile_are_not_added_again(
