@@ -155,15 +155,8 @@ def command(*, lake: str, small_lake: str | None, jobs: tuple[str, ...], memory:
     if output is not None:
         output.mkdir(parents=True, exist_ok=True)
         (output / "pipeline.md").write_text(table, encoding="utf-8")
-        rates = [
-            asdict(run) | {"records_a_second": run.rate, "records_a_cpu_second": run.cpu_rate} for run in runs
-        ]
+        rates = [asdict(run) | {"records_a_second": run.rate, "records_a_cpu_second": run.cpu_rate} for run in runs]
         document = {"about": _about(memory), "runs": rates}
-            "about": _about(memory),
-            "runs": [
-                asdict(run) | {"records_a_second": run.rate, "records_a_cpu_second": run.cpu_rate} for run in runs
-            ],
-        }
         (output / "pipeline.json").write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
 
 

@@ -109,8 +109,8 @@ def _report_result(answer: DataFrame) -> None:
     for row in held.orderBy(sf.desc("waited_ms")).limit(SHOWN).collect():
         click.echo(
             f"{row.key} of {_name(row.user, row.client_id)} (quota of {row.entity}): throttled {row.throttled:,} of"
-            f" {row.events:,} seconds, refused {row.refused:,}, total wait {row.waited_ms / 1000:,.1f} s; {row.shifted:.1%} is"
-            f" delayed, by at most {row.longest_shift_ms / 1000:,.1f} s"
+            f" {row.events:,} seconds, refused {row.refused:,}, total wait {row.waited_ms / 1000:,.1f} s;"
+            f" {row.shifted:.1%} is delayed, by at most {row.longest_shift_ms / 1000:,.1f} s"
         )
     _report_uncertain(totals.where("throttled = 0 and refused = 0 and certain_quota is not null"))
 
