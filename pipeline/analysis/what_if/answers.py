@@ -151,13 +151,13 @@ class _Table:
     def batch(self, hours: QuietHours | LoopedHours) -> pa.RecordBatch:
         """Return the rows of the hours."""
         if isinstance(hours, LoopedHours):
-            hour, *sums = zip(*hours.hours, strict=True)
-            bucket = np.full(len(hour), hours.bucket)
-            return self._rows(bucket, np.array(hour), sums, np.full(len(hour), hours.needed))
+            bucket, needed, sums = zip(*hours.rows, strict=True)
+            hour, *columns = zip(*sums, strict=True)
+            return self._rows(np.array(bucket), np.array(hour), columns, np.array(needed))
         count = len(hours.bucket)
         none, zero = np.zeros(count, np.int64), np.zeros(count)
-        sums = [hours.events, hours.amount, none, none, none, none, none, none, zero, [None] * count, none]
-        return self._rows(hours.bucket, hours.hour, sums, hours.needed)
+        columns = [hours.events, hours.amount, none, none, none, none, none, none, zero, [None] * count, none]
+        return self._rows(hours.bucket, hours.hour, columns, hours.needed)
 
     def _rows(self, bucket: Any, hour: Any, sums: Sequence[Any], needed: Any) -> pa.RecordBatch:
         at = pa.array(bucket)

@@ -52,11 +52,10 @@ class QuietHours:
 
 @dataclass(frozen=True, slots=True)
 class LoopedHours:
-    """The sums of one bucket's hours, of which some charge may have been throttled."""
+    """The sums of hours of buckets of which some charge may have been throttled."""
 
-    bucket: int
-    hours: list[HourSums]
-    needed: float
+    rows: list[tuple[int, float, HourSums]]
+    """Bucket, ``needed`` as in `QuietHours`, and the sums."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,19 +135,28 @@ class Totals:
         self._seconds = np.array([each.window.seconds for each in self._buckets], np.int64)
         self._kept: list[Charges] = []
         self._open = _Open()
+        self._rows: list[tuple[int, float, HourSums]] = []
 
     def add(self, charges: Charges) -> Iterator[QuietHours | LoopedHours]:
         """Add charges; yield the sums that are complete."""
         self._kept.append(charges)
         if sum(map(len, self._kept)) >= self._chunk:
             yield from self._process(joined(self._kept), last=False)
+            yield from self._looped()
 
     def finish(self) -> Iterator[QuietHours | LoopedHours]:
         """Yield the sums of what is left."""
         yield from self._process(joined([NO_CHARGES, *self._kept]), last=True)
         yield from self._close()
+        yield from self._looped()
 
-    def _process(self, charges: Charges, *, last: bool) -> Iterator[QuietHours | LoopedHours]:
+    def _looped(self) -> Iterator[LoopedHours]:
+        """Yield the rows of buckets whose loops have ended."""
+        if self._rows:
+            rows, self._rows = self._rows, []
+            yield LoopedHours(rows)
+
+    def _process(self, charges: Charges, *, last: bool) -> Iterator[QuietHours]:
         """Process all charges but those of the last key, which the next chunk may go on with."""
         at = len(charges) if last else int(np.searchsorted(charges.key, charges.key[-1]))
         self._kept = [charges[at:]]
@@ -164,15 +172,15 @@ class Totals:
                 yield from self._close()
             yield from self._sum(charges)
 
-    def _close(self) -> Iterator[QuietHours | LoopedHours]:
-        """Yield the sums of the open bucket that are left."""
+    def _close(self) -> Iterator[QuietHours]:
+        """Yield the sums of the open bucket that are left, or add them to the rows if it is in a loop."""
         opened, self._open = self._open, _Open()
         if opened.loop is not None:
-            yield LoopedHours(opened.bucket, list(opened.loop.finish()), opened.needed)
+            self._rows += [(opened.bucket, opened.needed, sums) for sums in opened.loop.finish()]
         elif opened.hour is not None:
             yield opened.hour
 
-    def _sum(self, charges: Charges) -> Iterator[QuietHours | LoopedHours]:
+    def _sum(self, charges: Charges) -> Iterator[QuietHours]:
         """Sum up charges, of which the first may be those of the open bucket."""
         opened, self._open = self._open, _Open()
         past = len(opened.before)
@@ -191,8 +199,8 @@ class Totals:
         for begin in np.unique(first[doubtful]).tolist():
             number, at = int(bucket[begin]), int(cut[begin])
             end = int(np.searchsorted(bucket, number, side="right"))
-            mine = hours.bucket == number
-            kept &= ~mine
+            mine = slice(*np.searchsorted(hours.bucket, (number, number + 1)).tolist())
+            kept[mine] = False
             began_s = opened.began_s if number == opened.bucket else int(charges.key[begin] & _SECOND)
             loop = Loop(
                 self._replays,

@@ -93,8 +93,8 @@ def by_totals(given_: Traffic, part: int, chunk: int) -> tuple[dict[tuple[int, i
     found, looped = {}, 0
     for hours in [*results, *totals.finish()]:
         if isinstance(hours, LoopedHours):
-            rows = [(hours.bucket, sums) for sums in hours.hours]
-            looped += 1
+            rows = [(number, sums) for number, _, sums in hours.rows]
+            looped += len({number for number, _ in rows})
         else:
             columns = (hours.bucket, hours.hour, hours.events, hours.amount)
             rows = [
