@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
     from headrace.pipeline.analysis.what_if.quotas import Quotas
     from headrace.quota_callbacks.buckets.sampled_rate import Window
+    from headrace.quota_callbacks.entities import QuotaKey
 
 OPS: Final = (Op.PRODUCE, Op.FETCH, Op.REQUEST, Op.CONTROLLER_MUTATION, Op.NEW_PRODUCER_IDS)
 """The operations of usage records; each has a quota key of its own."""
@@ -75,7 +76,7 @@ def _number(
     replay: Replay,
     op: Op,
     sender: Sender,
-    windows: Mapping[str, Window],
+    windows: Mapping[QuotaKey, Window],
     buckets: list[Bucket],
     numbers: dict[tuple[Op, str, str], int],
 ) -> int | None:

@@ -121,11 +121,14 @@ def sample_starts(key: IntArray, seconds: IntArray) -> BoolArray:
 
 
 def context(key: IntArray, samples: int, seconds: int) -> int:
-    """Return from which charge of one bucket on the samples are that its next charge can still depend on."""
+    """Return from which charge of one bucket on the samples are that its next charge can still depend on.
+
+    Those are the ones that the rate had when the current sample began, and what `certain` compares with the limit.
+    """
     starts = sample_starts(key, np.full(len(key), seconds))
     begins = np.flatnonzero(starts)
     last_key = key[np.append(begins[1:], len(key)) - 1]
-    return int(begins[np.searchsorted(last_key, key[begins[-1]] - samples * seconds)])
+    return int(begins[np.searchsorted(last_key, key[begins[-1]] - (samples + 1) * seconds)])
 
 
 def firsts(groups: IntArray) -> IntArray:

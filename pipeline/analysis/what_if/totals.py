@@ -281,4 +281,5 @@ def _by_hour(bucket: IntArray, charges: Charges, needed: FloatArray, begun: Quie
     )
 
 
-NO_HOURS: Final = QuietHours(*(np.empty(0, np.int64) for _ in range(3)), *(np.empty(0) for _ in range(2)))
+_NO_NUMBERS: Final = np.empty(0, np.int64)
+NO_HOURS: Final = QuietHours(_NO_NUMBERS, _NO_NUMBERS, _NO_NUMBERS, np.empty(0), np.empty(0))

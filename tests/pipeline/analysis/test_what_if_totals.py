@@ -85,32 +85,43 @@ def by_the_loop(given_: Traffic) -> dict[tuple[int, int], HourSums]:
     return found
 
 
-def by_totals(given_: Traffic, part: int, chunk: int) -> tuple[dict[tuple[int, int], HourSums], int]:
-    """Return the sums, and the number of buckets that went through the loop."""
+def by_totals(
+    given_: Traffic, part: int, chunk: int
+) -> tuple[dict[tuple[int, int], HourSums], set[int], dict[int, float]]:
+    """Return the sums, the buckets that went through the loop, and for the other ones the limit from which on the
+    records are certain, or the bucket's own if that is higher.
+    """
     totals = Totals(given_.buckets, given_.quotas, chunk=chunk)
     charges = given_.charges
     results = [hours for at in range(0, len(charges), part) for hours in totals.add(charges[at : at + part])]
-    found, looped = {}, 0
+    found: dict[tuple[int, int], HourSums] = {}
+    looped: set[int] = set()
+    needed: dict[int, float] = {}
     for hours in [*results, *totals.finish()]:
         if isinstance(hours, LoopedHours):
             rows = [(number, sums) for number, _, sums in hours.rows]
-            looped += len({number for number, _ in rows})
+            looped |= {number for number, _ in rows}
         else:
             columns = (hours.bucket, hours.hour, hours.events, hours.amount)
             rows = [
                 (number, (hour, events, amount, 0, 0, 0, 0, 0, 0, 0.0, None, 0))
                 for number, hour, events, amount in zip(*(each.tolist() for each in columns), strict=True)
             ]
+            for number, limit in zip(hours.bucket.tolist(), hours.needed.tolist(), strict=True):
+                needed[number] = max(limit, needed.get(number, given_.buckets.buckets[number].limit))
         for number, sums in rows:
             assert (number, sums[0]) not in found
             found[number, sums[0]] = sums
-    return found, looped
+    return found, looped, needed
 
 
 @given(traffic(), st.sampled_from([1, 7, 50, 1000]), st.sampled_from([1, 2, 10, 64, 10_000]))
 def test_the_sums_are_those_of_the_loop_wherever_chunks_end(given_: Traffic, part: int, chunk: int) -> None:
-    found, _ = by_totals(given_, part, chunk)
+    found, looped, needed = by_totals(given_, part, chunk)
     assert found == by_the_loop(given_)
+    _, _, expected = by_totals(given_, len(given_.charges) or 1, 10_000)
+    both = needed.keys() & expected.keys() - looped
+    assert {number: needed[number] for number in both} == pytest.approx({number: expected[number] for number in both})
 
 
 @given(traffic((Op.PRODUCE, Op.REQUEST)))
@@ -164,13 +175,17 @@ def test_only_buckets_that_are_throttled_go_through_the_loop() -> None:
         if (number := buckets.by_op[Op.PRODUCE][buckets.senders.index((user, client_id))]) is not None
     ]
     charges = Charges(*map(np.array, zip(*sorted(rows), strict=True)))
-    found, looped = by_totals(Traffic(quotas, buckets, charges), 30, 100)
-    assert looped == 1
+    found, looped, needed = by_totals(Traffic(quotas, buckets, charges), 30, 100)
+    assert [buckets.buckets[number].user for number in looped] == ["bob"]
+    assert {buckets.buckets[number].user: limit for number, limit in needed.items()} == {
+        "alice": pytest.approx(999 * 12 / 10),
+        "carol": 1000.0,
+    }
     assert [sums[3] > 0 for _, sums in sorted(found.items())] == [False, True, False]
 
 
-@pytest.mark.parametrize("level", [0.8, 0.9])
-def test_the_quota_from_which_on_records_are_certain(level: float) -> None:
+@pytest.mark.parametrize(("level", "expected"), [(0.7, 0), (0.8, 960), (0.9, 1080)])
+def test_the_quota_from_which_on_records_are_certain(level: float, expected: float) -> None:
     """Twelve seconds of usage may lie in ten seconds of Kafka's window, and thirteen in eleven."""
     second = BEGAN_S + np.arange(100)
     count = len(second)
@@ -184,4 +199,4 @@ def test_the_quota_from_which_on_records_are_certain(level: float) -> None:
         )
     )
     assert found.all()
-    assert needed.max() == (0 if level == 0.8 else pytest.approx(1000 * level * 12 / 10))
+    assert needed.max() == pytest.approx(expected)
