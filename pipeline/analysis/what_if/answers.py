@@ -8,7 +8,6 @@ the number of cores, unless a single bucket has most of the records.
 
 from __future__ import annotations
 
-from collections.abc import Iterator  # noqa: TC003 -- Spark reads the annotations of what it calls
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
@@ -26,7 +25,7 @@ from headrace.pipeline.lake import schemas
 from headrace.quota_callbacks.records.replay import KEYS
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from pyspark.sql import DataFrame
 
@@ -101,7 +100,7 @@ def answers(named: NamedUsage) -> DataFrame:
     if not buckets.buckets:
         return named.usage.sparkSession.createDataFrame([], ANSWERS)
 
-    def total_all(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    def total_all(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         totals, table = Totals(buckets, quotas), _Table(buckets)
         for batch in batches:
             columns = (batch.column(name).to_numpy(zero_copy_only=False) for name in ("key", "sender", "amount"))
@@ -156,8 +155,9 @@ class _Table:
             return self._rows(np.array(bucket), np.array(hour), columns, np.array(needed))
         count = len(hours.bucket)
         none, zero = np.zeros(count, np.int64), np.zeros(count)
-        columns = [hours.events, hours.amount, none, none, none, none, none, none, zero, [None] * count, none]
-        return self._rows(hours.bucket, hours.hour, columns, hours.needed)
+        waiting: list[Any] = [none, none, zero, [None] * count, none]
+        recorded = [hours.events, hours.amount, none, none, none, none]
+        return self._rows(hours.bucket, hours.hour, recorded + waiting, hours.needed)
 
     def _rows(self, bucket: Any, hour: Any, sums: Sequence[Any], needed: Any) -> pa.RecordBatch:
         at = pa.array(bucket)

@@ -103,7 +103,7 @@ def _certain_by_samples(charges: RateCharges, slack: float) -> BoolArray:
     total = before[1:] - before[begins[oldest]]
     window_ms = (key - key[begins[oldest]]) * 1000 + END_OF_SECOND_MS
     window_ms += np.maximum(samples - 1 - window_ms // (seconds * 1000), 0) * seconds * 1000
-    within = total + slack <= charges.limit * (1 - _MARGIN) * (window_ms / 1000.0)
+    within: BoolArray = total + slack <= charges.limit * (1 - _MARGIN) * (window_ms / 1000.0)
     return within & (span_s <= LONGEST_WINDOW_S)
 
 

@@ -103,7 +103,7 @@ def merged(charges: Charges) -> Charges:
     begins = np.append(True, ~same | (charges.sender[1:] != charges.sender[:-1]))
     if begins.all():
         return charges
-    sums = np.bincount(np.cumsum(begins) - 1, weights=charges.amount)
+    sums = np.bincount(np.cumsum(begins) - 1, weights=charges.amount).astype(np.float64)
     return Charges(key[begins], charges.sender[begins], sums)
 
 
@@ -276,7 +276,7 @@ def _by_hour(bucket: IntArray, charges: Charges, needed: FloatArray, begun: Quie
         bucket[begins],
         hour[begins],
         np.bincount(group, weights=events).astype(np.int64),
-        np.bincount(group, weights=amount),
+        np.bincount(group, weights=amount).astype(np.float64),
         np.maximum.reduceat(needed, np.flatnonzero(begins)),
     )
 
