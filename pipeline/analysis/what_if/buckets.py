@@ -94,6 +94,13 @@ def _number(
     numbers[name] = number = len(buckets)
     _, user, client_id = name
     buckets.append(
-        Bucket(op=op, user=user, client_id=client_id, entity=limit.entity, limit=limit, window=windows[KEYS[op]])
+        Bucket(
+            op=op,
+            user=user,
+            client_id=client_id,
+            entity=limit.entity,
+            limit=float(limit),
+            window=windows[KEYS[op]],
+        )
     )
     return number

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 import random
 from dataclasses import dataclass
 from itertools import groupby
@@ -162,6 +163,12 @@ def test_what_is_certain_is_not_throttled_and_what_is_below_the_limit_is_certain
         below = bucket.observed(t_ms) < kinds[at].limit * (1 - 1e-6)
         assert found[at] or not below or long
         assert found[at] or long or needed[at] >= kinds[at].limit * (1 - 1e-6)
+
+
+def test_executors_get_the_buckets() -> None:
+    change = Change(t_ms=0, entity=QuotaEntity(user=DEFAULT), values={QuotaKey.PRODUCER_BYTE_RATE: 1000.0}, removed=())
+    buckets = find_buckets(SENDERS, fixed_quotas([change], dict.fromkeys(QuotaKey, Window())))
+    assert pickle.loads(pickle.dumps(buckets)) == buckets  # noqa: S301
 
 
 def test_only_buckets_that_are_throttled_go_through_the_loop() -> None:
