@@ -2,22 +2,25 @@
 
 Called by `run`, which samples its memory. The measured time is that of the job from its first table to its last row,
 after a warm-up with the lake's first hour, so that the start of Java is not included. The resulting rows are computed
-and discarded: they are few, and writing them is not part of the measurement.
+and discarded: they are few, and writing them is not part of the measurement. Beside the time, the seconds are counted
+that Java and all Python workers have used of the processors, which do not depend on what else the machine does.
 """
 
 from __future__ import annotations
 
 import json
 import os
+from functools import partial
 from time import perf_counter
 from typing import TYPE_CHECKING, Final
 
 import click
+import psutil
 from pyspark.sql import functions as sf
 
-from headrace.pipeline.analysis.events import events_of
 from headrace.pipeline.analysis.rollup import by_hour
-from headrace.pipeline.analysis.what_if import fixed_quotas, what_if
+from headrace.pipeline.analysis.what_if.answers import what_if
+from headrace.pipeline.analysis.what_if.quotas import fixed_quotas
 from headrace.pipeline.lake import schemas
 from headrace.pipeline.lake.session import SparkOptions, start_session
 from headrace.pipeline.lake.tables import Lake
@@ -41,16 +44,25 @@ WINDOW: Final = Window(samples=11, seconds=1)
 """A broker's default window."""
 
 
-def _what_if(usage: DataFrame) -> DataFrame:
-    everybody = Change(t_ms=0, entity=QuotaEntity(user=DEFAULT, client_id=DEFAULT), values=QUOTAS, removed=())
-    return what_if(events_of(usage), fixed_quotas([everybody], dict.fromkeys(QuotaKey, WINDOW)))
+ENOUGH: Final = 1000
+"""Multiple of `QUOTAS` with which nobody waits."""
+
+
+def _what_if(usage: DataFrame, multiple: float = 1) -> DataFrame:
+    values = {key: value * multiple for key, value in QUOTAS.items()}
+    everybody = Change(t_ms=0, entity=QuotaEntity(user=DEFAULT, client_id=DEFAULT), values=values, removed=())
+    return what_if(usage, fixed_quotas([everybody], dict.fromkeys(QuotaKey, WINDOW)))
 
 
 def _rollup(usage: DataFrame) -> DataFrame:
     return by_hour(usage, usage.sparkSession.createDataFrame([], schemas.TEAMS))
 
 
-JOBS: Final[Mapping[str, Callable[[DataFrame], DataFrame]]] = {"rollup": _rollup, "what-if": _what_if}
+JOBS: Final[Mapping[str, Callable[[DataFrame], DataFrame]]] = {
+    "rollup": _rollup,
+    "what-if": _what_if,
+    "what-if-enough": partial(_what_if, multiple=ENOUGH),
+}
 
 
 def _first_hour(usage: DataFrame) -> DataFrame:
@@ -61,6 +73,12 @@ def _first_hour(usage: DataFrame) -> DataFrame:
 
 def _run(frame: DataFrame) -> None:
     frame.write.format("noop").mode("overwrite").save()
+
+
+def _cpu_seconds() -> float:
+    """Return the processor time of this process and its descendants until now, those that have ended included."""
+    times = [each.cpu_times() for each in (psutil.Process(), *psutil.Process().children(recursive=True))]
+    return sum(each.user + each.system + each.children_user + each.children_system for each in times)
 
 
 def session_on(cores: str, memory: str) -> tuple[SparkSession, int]:
@@ -82,10 +100,10 @@ def command(*, job: str, lake: str, cores: str, memory: str) -> None:
     usage = Lake(session, lake).read("usage", schemas.USAGE)
     records = usage.count()
     _run(JOBS[job](_first_hour(usage)))
-    began = perf_counter()
+    began, used = perf_counter(), _cpu_seconds()
     _run(JOBS[job](usage))
-    seconds = perf_counter() - began
-    print(json.dumps({"job": job, "cores": count, "records": records, "seconds": seconds}))
+    seconds, cpu_seconds = perf_counter() - began, _cpu_seconds() - used
+    print(json.dumps({"job": job, "cores": count, "records": records, "seconds": seconds, "cpu_seconds": cpu_seconds}))
 
 
 if __name__ == "__main__":

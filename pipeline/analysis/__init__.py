@@ -1,13 +1,11 @@
 """Computations on the tables: bills, recommendations, what-if answers, cost models, anomalies.
 
 usage              functions of usage records that several jobs need
-events             usage records and traces as the events that quotas are charged with
+events             what quotas are charged with, and when
 rollup             sums by hour and day, and bills
 prices             price sheets, for bills
 recommend          quotas from recorded usage
 what_if            usage charged to quotas
-waiting            usage whose senders wait for their throttle times, for what_if
-traces             the traces of replay, for what_if
 quota_files        quotas as files: read for what-if, written by recommend
 calibrate          the cost model of requests, fitted to a broker
 handler_times      the time of brokers' request handlers, from JmxTool

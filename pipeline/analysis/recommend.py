@@ -158,7 +158,9 @@ def demand(usage: DataFrame, rules: Rules) -> DataFrame:
     for name in rules.by.columns:
         named = named & sf.col(name).isNotNull() & ~sf.col(name).isin("", str(DEFAULT))
     entity = [sf.col(name) if name in rules.by.columns else sf.lit(None).cast("string").alias(name) for name in _ENTITY]
-    by_key = {KEYS[op].value: amount for op, amount in amounts().items() if KEYS[op] in rules.by.keys}
+    by_key = {
+        KEYS[op].value: sf.sum(amount).cast("double") for op, amount in amounts().items() if KEYS[op] in rules.by.keys
+    }
     by_key[QuotaKey.REQUEST_PERCENTAGE] = by_key[QuotaKey.REQUEST_PERCENTAGE] / MS_PER_PERCENT
     made = sf.when(
         sf.col("api_key") == ApiKey.INIT_PRODUCER_ID.value,

@@ -2,28 +2,32 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING
 
 import click
 from pyspark.sql import functions as sf
 
-from headrace.pipeline.analysis.events import events_of
 from headrace.pipeline.analysis.quota_files import read_quotas
-from headrace.pipeline.analysis.traces import read_trace
 from headrace.pipeline.analysis.usage import of_one_cluster
-from headrace.pipeline.analysis.what_if import decide, fixed_quotas, what_if
+from headrace.pipeline.analysis.what_if.answers import answers, name_buckets
+from headrace.pipeline.analysis.what_if.decisions import decide
+from headrace.pipeline.analysis.what_if.quotas import fixed_quotas
+from headrace.pipeline.analysis.what_if.traces import read_trace
 from headrace.pipeline.cli import CLUSTER, day_options, report_progress, report_usage, spark_options
 from headrace.pipeline.errors import InputError
 from headrace.pipeline.lake import schemas
 from headrace.pipeline.lake.session import start_session
 from headrace.pipeline.lake.stores import exists
 from headrace.pipeline.lake.tables import Lake, of_days
+from headrace.quota_callbacks.records.replay import KEYS
 
 if TYPE_CHECKING:
     from datetime import date
 
     from pyspark.sql import DataFrame, SparkSession
 
+    from headrace.pipeline.analysis.what_if.answers import NamedUsage
     from headrace.pipeline.lake.session import SparkOptions
 
 SHOWN = 20
@@ -79,8 +83,14 @@ def command(
     if not what.records:
         report_progress("no quotas were applied, and nothing was written")
         return
-    tables.replace("what_if", what_if(events_of(usage), fixed_quotas(changes, windows)))
-    _report_result(tables.read("what_if", schemas.WHAT_IF))
+    named = name_buckets(usage, fixed_quotas(changes, windows))
+    found = answers(named).persist()
+    try:
+        tables.replace("what_if", found.select(*schemas.WHAT_IF.names))
+        _report_result(found)
+    finally:
+        found.unpersist()
+    _report_recorded_throttles(named)
 
 
 def _report_result(answer: DataFrame) -> None:
@@ -92,16 +102,59 @@ def _report_result(answer: DataFrame) -> None:
         sf.sum("waited_ms").alias("waited_ms"),
         (sf.sum("shifted_amount") / sf.sum("amount")).alias("shifted"),
         sf.max("longest_shift_ms").alias("longest_shift_ms"),
+        sf.max("quota").alias("quota"),
+        sf.max("certain_quota").alias("certain_quota"),
     )
     held = totals.where("throttled > 0 or refused > 0")
     report_progress(f"{totals.count():,} buckets, of which {held.count():,} are throttled")
     for row in held.orderBy(sf.desc("waited_ms")).limit(SHOWN).collect():
-        who = ", ".join(f"{kind}={name}" for kind, name in (("user", row.user), ("client-id", row.client_id)) if name)
         click.echo(
-            f"{row.key} of {who} (quota of {row.entity}): throttled {row.throttled:,} of {row.events:,} seconds,"
-            f" refused {row.refused:,}, total wait {row.waited_ms / 1000:,.1f} s; {row.shifted:.1%} is delayed, by at"
-            f" most {row.longest_shift_ms / 1000:,.1f} s"
+            f"{row.key} of {_name(row.user, row.client_id)} (quota of {row.entity}): throttled {row.throttled:,} of"
+            f" {row.events:,} seconds, refused {row.refused:,}, total wait {row.waited_ms / 1000:,.1f} s;"
+            f" {row.shifted:.1%} is delayed, by at most {row.longest_shift_ms / 1000:,.1f} s"
         )
+    _report_uncertain(totals.where("throttled = 0 and refused = 0 and certain_quota is not null"))
+
+
+def _report_uncertain(totals: DataFrame) -> None:
+    """Report buckets that are not throttled, of which records of one second cannot tell whether they would be."""
+    count = totals.count()
+    if not count:
+        return
+    report_progress(
+        f"{count:,} of the buckets that are not throttled may be: the records do not show when within a second usage"
+        " came, and below these limits that decides"
+    )
+    for row in totals.orderBy(sf.desc(sf.col("certain_quota") / sf.col("quota"))).limit(SHOWN).collect():
+        report_progress(
+            f"{row.key} of {_name(row.user, row.client_id)}: the quota of {row.entity} is {row.quota:.10g}; records of"
+            f" one second cannot tell below {_limit(row.certain_quota)}"
+        )
+
+
+def _report_recorded_throttles(named: NamedUsage) -> None:
+    """Report buckets whose recorded usage was itself throttled, so that it is less than what their senders wanted."""
+    if not named.throttled:
+        return
+    report_progress(
+        f"the recorded usage of {len(named.throttled):,} buckets was itself throttled, so their demand is not known:"
+        " with higher quotas, they may use and wait more than computed here"
+    )
+    most = sorted(named.throttled.items(), key=lambda each: (-sum(each[1]), each[0]))
+    for number, (throttled, refused) in most[:SHOWN]:
+        bucket = named.buckets.buckets[number]
+        report_progress(
+            f"{KEYS[bucket.op]} of {_name(bucket.user, bucket.client_id)}: {throttled:,} requests were throttled and"
+            f" {refused:,} refused by this quota while the usage was recorded"
+        )
+
+
+def _limit(quota: float) -> str:
+    return "any limit" if math.isinf(quota) else f"{quota:.10g}"
+
+
+def _name(user: str | None, client_id: str | None) -> str:
+    return ", ".join(f"{kind}={name}" for kind, name in (("user", user), ("client-id", client_id)) if name)
 
 
 def _trace(session: SparkSession, path: str, output: str) -> None:

@@ -35,7 +35,7 @@ class DefaultQuotaCallback:
         return None if tags is None else {"user": tags.user, "client-id": tags.client_id}
 
     @hookimpl(trylast=True)
-    def quota_limit(self, key: str, tags: Mapping[str, str]) -> float | None:
+    def quota_limit(self, key: str, tags: Mapping[str, str]) -> Limit | None:
         """Return the limit of the bucket with these tags."""
         levels = self._levels.get(key)
         if levels is None:

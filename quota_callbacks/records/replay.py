@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from headrace.quota_callbacks.buckets.kinds import QuotaBucket
     from headrace.quota_callbacks.buckets.sampled_rate import Window
     from headrace.quota_callbacks.entities import QuotaEntity
+    from headrace.quota_callbacks.policies import Limit
 
 SWEEP_MS: Final = 30_000
 """Interval of the removal of idle buckets (``Metrics``: every 30 s), from the first event."""
@@ -135,10 +136,9 @@ class Replay:
         """Return the metric tags of the bucket under the current quotas; ``None`` without a quota."""
         return self._callback.quota_metric_tags(KEYS[op], user, client_id)
 
-    def limited(self, op: Op, user: str, client_id: str) -> bool:
-        """Return whether the bucket has a limit under the current quotas."""
-        tags = self.tags(op, user, client_id)
-        return tags is not None and self._callback.quota_limit(KEYS[op], tags) is not None
+    def limit(self, op: Op, tags: Mapping[str, str]) -> Limit | None:
+        """Return the limit of the bucket with these tags under the current quotas; ``None`` without one."""
+        return self._callback.quota_limit(KEYS[op], tags)
 
     def charge(self, usage: Usage) -> Throttle | Refuse | None:
         """Charge an event to its bucket; return the verdict, ``None`` within the quota. Raises `TimeOrderError`."""

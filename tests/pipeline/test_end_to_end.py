@@ -15,9 +15,9 @@ import pytest
 from confluent_kafka.admin import AdminClient
 from pyspark.sql import functions as sf
 
-from headrace.pipeline.analysis.events import events_of
 from headrace.pipeline.analysis.quota_files import read_quotas
-from headrace.pipeline.analysis.what_if import fixed_quotas, what_if
+from headrace.pipeline.analysis.what_if.answers import what_if
+from headrace.pipeline.analysis.what_if.quotas import fixed_quotas
 from headrace.pipeline.ingestion.ingest import Ingest
 from headrace.pipeline.ingestion.instances import instances
 from headrace.pipeline.ingestion.sources import FileSource, KafkaSource
@@ -231,7 +231,7 @@ def test_what_if_throttles_the_users_that_the_proxy_throttled(
     assert [row.client_id for row in really] == ["greedy"]
     quotas = tmp_path / "quotas.toml"
     quotas.write_text(QUOTAS)
-    answer = what_if(events_of(usage), fixed_quotas(*read_quotas(str(quotas))))
+    answer = what_if(usage, fixed_quotas(*read_quotas(str(quotas))))
     would = answer.groupBy("client_id").agg(sf.sum("throttled").alias("throttled")).collect()
     assert {row.client_id for row in would if row.throttled} == {"greedy"}
     assert {row.client_id for row in would} == {"greedy", "modest"}

@@ -86,9 +86,18 @@ def test_some_are_throttled_by_the_quota_of_what_they_do(made: DataFrame) -> Non
 
 def test_the_table_of_results() -> None:
     def run(cores: int, records: int, seconds: float, mebibytes: int) -> Run:
-        return Run(job="what-if", cores=cores, records=records, seconds=seconds, peak_bytes=mebibytes * 2**20)
+        return Run(
+            job="what-if",
+            cores=cores,
+            records=records,
+            seconds=seconds,
+            cpu_seconds=seconds * cores / 2,
+            peak_bytes=mebibytes * 2**20,
+        )
 
     table = as_markdown([run(1, 4000, 4.0, 900), run(2, 4000, 2.5, 1000), run(2, 1000, 1.0, 800)])
-    assert table.splitlines()[2] == "| what-if | 4,000 | 1,000 | 1,600 | 1.60 | 800 | 1,000 | 1,000 | 800 | 1.25 |"
+    assert (
+        table.splitlines()[2] == "| what-if | 4,000 | 2,000 | 1,000 | 1,600 | 1.60 | 800 | 1,000 | 1,000 | 800 | 1.25 |"
+    )
     alone = as_markdown([run(1, 4000, 4.0, 900)])
-    assert alone.splitlines()[2] == "| what-if | 4,000 | 1,000 | - | - | - | - | - | - | - |"
+    assert alone.splitlines()[2] == "| what-if | 4,000 | 2,000 | 1,000 | - | - | - | - | - | - | - |"

@@ -6,7 +6,7 @@ import json
 from types import SimpleNamespace
 from typing import Any, Final
 
-from headrace.pipeline.analysis.traces import _parse_line
+from headrace.pipeline.analysis.what_if.traces import _parse_line
 from headrace.plugins.usage_records.encoding import Encoder
 from headrace.plugins.usage_records.rows import Losses, Seconds
 from headrace.proxy.admin.why import format_page, printable

@@ -14,7 +14,6 @@ from click.testing import CliRunner
 from pyspark.sql import functions as sf
 
 from headrace.config.loading import load_quotas
-from headrace.pipeline.analysis.events import events_of
 from headrace.pipeline.analysis.quota_files import as_kafka_configs, as_toml
 from headrace.pipeline.analysis.recommend import (
     DEFAULT_LEAST,
@@ -26,7 +25,8 @@ from headrace.pipeline.analysis.recommend import (
     recommend,
     rounded_up,
 )
-from headrace.pipeline.analysis.what_if import fixed_quotas, what_if
+from headrace.pipeline.analysis.what_if.answers import what_if
+from headrace.pipeline.analysis.what_if.quotas import fixed_quotas
 from headrace.pipeline.cli import pipeline
 from headrace.pipeline.lake import schemas
 from headrace.pipeline.lake.tables import Lake
@@ -294,7 +294,7 @@ def answer(usage_: DataFrame, found: DataFrame, factor: float) -> dict[tuple[str
         Change(t_ms=0, entity=QuotaEntity(user=row.user), values={QuotaKey(row.key): row.quota * factor}, removed=())
         for row in found.collect()
     ]
-    hours = what_if(events_of(usage_), fixed_quotas(changes, DEFAULT_WINDOWS))
+    hours = what_if(usage_, fixed_quotas(changes, DEFAULT_WINDOWS))
     summed = hours.groupBy("key", "user").agg(
         sf.sum(sf.col("throttled") + sf.col("refused")).alias("held"), sf.sum("events").alias("events")
     )

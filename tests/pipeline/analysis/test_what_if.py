@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from click.testing import CliRunner
 
-from headrace.pipeline.analysis.events import events_of
 from headrace.pipeline.analysis.quota_files import read_quotas
-from headrace.pipeline.analysis.traces import read_trace
-from headrace.pipeline.analysis.waiting import QUEUED, WaitingSenders
-from headrace.pipeline.analysis.what_if import decide, fixed_quotas, what_if
+from headrace.pipeline.analysis.what_if.answers import what_if
+from headrace.pipeline.analysis.what_if.decisions import decide
+from headrace.pipeline.analysis.what_if.quotas import fixed_quotas
+from headrace.pipeline.analysis.what_if.traces import read_trace
+from headrace.pipeline.analysis.what_if.waiting import QUEUED, WaitingSenders
 from headrace.pipeline.cli import pipeline
 from headrace.pipeline.errors import InputError
 from headrace.pipeline.lake import schemas
@@ -141,13 +142,15 @@ def test_usage_is_charged_by_second_sender_and_kind(spark: SparkSession) -> None
         record(NOON, api_key=19, mutations=3, thread_ms=0.0),
         record(NOON, api_key=0, user=None, client_id=None, request_bytes=10**9),
     ]
-    events = events_of(usage(spark, records)).orderBy("order").collect()
-    assert [(row.t_ms, row.user, row.client_id, row.op, row.amount, row.strict) for row in events] == [
-        (NOON * 1000 + 999, "alice", "app-1", "produce", 1000.0, False),
-        (NOON * 1000 + 999, "alice", "app-1", "fetch", 4000.0, False),
-        (NOON * 1000 + 999, "alice", "app-1", "request", 1.5, False),
-        (NOON * 1000 + 999, "alice", "app-1", "controller_mutation", 3.0, True),
-    ]
+    quota = change("<default>", **{key.value: 1e12 for key in QuotaKey})
+    rows = what_if(usage(spark, records), fixed_quotas([quota], WINDOWS)).collect()
+    assert {(row.key, row.user, row.client_id, row.events, row.amount) for row in rows} == {
+        ("producer_byte_rate", "alice", None, 1, 1000.0),
+        ("consumer_byte_rate", "alice", None, 1, 4000.0),
+        ("request_percentage", "alice", None, 1, 1.5),
+        ("controller_mutation_rate", "alice", None, 1, 3.0),
+    }
+    assert {row.entity for row in rows} == {"user=<default>"}
 
 
 @pytest.fixture(scope="module")
@@ -161,7 +164,7 @@ def throttled(spark: SparkSession) -> Mapping[str, Row]:
         for user, fields in used.items()
     ]
     quota = change("<default>", producer_byte_rate=1000, consumer_byte_rate=1000)
-    rows = what_if(events_of(usage(spark, records)), fixed_quotas([quota], WINDOWS)).collect()
+    rows = what_if(usage(spark, records), fixed_quotas([quota], WINDOWS)).collect()
     assert sorted(row.user for row in rows) == sorted(used)
     return {row.user: row for row in rows}
 
@@ -193,7 +196,7 @@ def test_as_recorded_the_result_equals_that_of_replay(spark: SparkSession) -> No
         change("alice", producer_byte_rate=1500, request_percentage=1),
         change("<default>", producer_byte_rate=500),
     ]
-    rows = what_if(events_of(usage(spark, records)), fixed_quotas(changes, WINDOWS)).collect()
+    rows = what_if(usage(spark, records), fixed_quotas(changes, WINDOWS)).collect()
     found = {(row.key, row.user): (row.throttled, row.throttle_ms, row.longest_throttle_ms) for row in rows}
     trace = [window(), alter(0, {"user": "alice"}, producer_byte_rate=1500, request_percentage=1)]
     trace.append(alter(0, {"user": None}, producer_byte_rate=500))
@@ -230,9 +233,7 @@ def test_what_is_used_steadily_at_the_quota_is_not_throttled(throttled: Mapping[
 
 
 def test_no_usage_is_no_answer(spark: SparkSession) -> None:
-    assert (
-        what_if(events_of(usage(spark, [])), fixed_quotas([change("a", producer_byte_rate=1)], WINDOWS)).collect() == []
-    )
+    assert what_if(usage(spark, []), fixed_quotas([change("a", producer_byte_rate=1)], WINDOWS)).collect() == []
 
 
 def test_quotas_come_from_a_configuration_file_or_a_part_of_one(tmp_path: Path) -> None:
@@ -293,7 +294,7 @@ def test_waiting_senders_are_computed_as_if_from_the_beginning(spark: SparkSessi
         if chance.random() < 0.8
     ]
     quota = change("<default>", **{key.value: 1000})
-    (row,) = what_if(events_of(usage(spark, records)), fixed_quotas([quota], WINDOWS)).collect()
+    (row,) = what_if(usage(spark, records), fixed_quotas([quota], WINDOWS)).collect()
     replay = Replay(WINDOWS)
     replay.alter(quota)
     op = {"request_bytes": Op.PRODUCE, "response_bytes": Op.FETCH, "mutations": Op.CONTROLLER_MUTATION}[field]

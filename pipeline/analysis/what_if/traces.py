@@ -1,4 +1,4 @@
-"""The traces of ``headrace replay``, as events and quotas for `headrace.pipeline.analysis.what_if`."""
+"""The traces of ``headrace replay``, as events and quotas for `headrace.pipeline.analysis.what_if.decisions`."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pandas as pd
 from pyspark.sql import functions as sf
 from pyspark.sql.types import StringType, StructField, StructType
 
-from headrace.pipeline.analysis.what_if import Quotas
+from headrace.pipeline.analysis.what_if.quotas import Quotas
 from headrace.pipeline.errors import InputError
 from headrace.pipeline.lake import schemas
 from headrace.quota_callbacks.records.replay import Op, Usage, backwards

@@ -1,7 +1,7 @@
 """Usage whose senders wait for their throttle times: by how much it is delayed.
 
 A sender (user and client id) is one connection: what it would send while it is muted is sent in order when the mute
-ends. `headrace.pipeline.analysis.what_if` uses this for one bucket at a time, and the charges are those of
+ends. `headrace.pipeline.analysis.what_if.loop` uses this for one bucket at a time, and the charges are those of
 `headrace.quota_callbacks.records.replay`. Pure Python. Memory is bounded: the waiting usage of a sender that falls
 behind permanently is merged into `QUEUED` lots.
 """
