@@ -4,7 +4,8 @@ usage              functions of usage records that several jobs need
 events             usage records and traces as the events that quotas are charged with
 rollup             sums by hour and day, and bills
 prices             price sheets, for bills
-recommend          quotas from recorded usage
+recommend          quotas from recorded usage; a package
+backtest           recommended quotas applied to later usage
 what_if            usage charged to quotas
 waiting            usage whose senders wait for their throttle times, for what_if
 traces             the traces of replay, for what_if
