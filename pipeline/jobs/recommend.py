@@ -190,9 +190,12 @@ def command(
     _report_capacity(found, rules)
     if test_days is not None:
         test_usage, tested = of_one_cluster(of_days(everything, *test_days), cluster or what.clusters[0])
-        _backtest(tables, found, test_usage if tested.records else None, rules)
-    elif tables.has("backtest"):  # of other quotas than these
-        _backtest(tables, found, None, rules)
+        if tested.records:
+            _backtest(tables, found, test_usage, rules)
+        else:
+            _without_backtest(tables, "there is no usage of these days")
+    elif tables.has("backtest"):
+        _without_backtest(tables, "--backtest-from is not given")
     if toml is not None or commands is not None:
         _write(found, most, toml, commands, server)
 
@@ -263,12 +266,14 @@ def _report_capacity(found: DataFrame, rules: Rules) -> None:
         report_progress(line)
 
 
-def _backtest(tables: Lake, found: DataFrame, usage: DataFrame | None, rules: Rules) -> None:
-    """Write the table ``backtest``, which is empty without usage, and report it."""
-    if usage is None:
-        tables.replace("backtest", tables.spark.createDataFrame([], schemas.BACKTEST))
-        report_progress("the recommended quotas are not back-tested: there is no usage of days after them")
-        return
+def _without_backtest(tables: Lake, why: str) -> None:
+    """Empty the table ``backtest``, since its rows are of earlier quotas."""
+    tables.replace("backtest", tables.spark.createDataFrame([], schemas.BACKTEST))
+    report_progress(f"the table backtest is empty: {why}")
+
+
+def _backtest(tables: Lake, found: DataFrame, usage: DataFrame, rules: Rules) -> None:
+    """Write the table ``backtest``, and report it."""
     tested = backtest(usage, found.collect(), rules.windows).repartition(1)
     tables.replace("backtest", tested.sortWithinPartitions("key", "user", "client_id"))
     result = tables.read("backtest", schemas.BACKTEST)

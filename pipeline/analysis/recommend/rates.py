@@ -153,7 +153,7 @@ def _with_percentiles(rated: DataFrame) -> DataFrame:
     """
     group = Rows.partitionBy(*_GROUP)
     used = sf.when(sf.col("amount") > 0, sf.coalesce("rate", "amount"))
-    place = sf.row_number().over(group.orderBy(sf.col("used").asc_nulls_last())) - 1
+    place = sf.row_number().over(group.orderBy(sf.col("used").asc_nulls_last(), "second")) - 1
     numbered = rated.withColumn("used", used).withColumn("_number", place)
     counted = numbered.withColumn("active_seconds", sf.count("used").over(group))
     calm = sf.col("_number") * 2 < sf.col("active_seconds")

@@ -222,7 +222,8 @@ def test_without_tables_the_report_names_the_jobs_that_write_them() -> None:
     no_references(read)
     for anchor, table in {
         "glance": "usage", "used": "usage", "senders": "usage", "throttling": "usage", "what-if": "what_if",
-        "recommendations": "recommendations", "backtest": "backtest", "bills": "chargeback", "costs": "costs", "anomalies": "anomalies",
+        "recommendations": "recommendations", "backtest": "backtest", "bills": "chargeback", "costs": "costs",
+        "anomalies": "anomalies",
     }.items():  # fmt: skip
         sentence = f"There is no table {table} yet: headrace pipeline {MADE_BY[table]} creates it."
         assert sentence in read.texts[anchor]
