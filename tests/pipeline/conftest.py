@@ -73,7 +73,7 @@ LONG_RUN: Final = {
     "test_recommend": """the_default_entity_gets_what_is_enough_for_most the_window_is_the_one_of_the_key
         without_recorded_producer_ids_those_asked_for_count
         a_part_of_the_seconds_may_be_throttled_and_quotas_have_a_least an_entity_can_be_a_client_id_or_a_pair
-        what_if_throttles_nobody_with_these_quotas_and_somebody_with_less
+        what_if_throttles_nobody_with_these_quotas_and_somebody_with_less a_peak_is_followed_if_asked
         the_files_have_the_largest_and_say_what_they_lack options_reach_the_rules
         no_usage_is_no_error_and_leaves_what_is_there""",
     "test_rollup": """a_bill_by_month_is_one_for_both_days the_bill_as_csv the_largest_usage_is_billed_exactly

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from click.testing import CliRunner
 from pyspark.sql import functions as sf
+from pyspark.sql.types import StructType
 
 from headrace.pipeline.analysis.calibrate import accepted_costs
 from headrace.pipeline.cli import pipeline
@@ -18,7 +19,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from pyspark.sql import DataFrame, SparkSession
-    from pyspark.sql.types import StructType
 
 OLD_DAY, NEW_DAY = date(2026, 9, 21), date(2026, 9, 22)
 
@@ -76,6 +76,9 @@ def test_a_report_of_an_old_lake_has_its_texts(lake: Lake, spark: SparkSession, 
     old = with_old_names(anomaly(spark, OLD_DAY, "20 % of 100 requests failed"), "anomalies")
     lake.replace_partition("anomalies", old, "date", OLD_DAY)
     lake.replace("costs", with_old_names(costs(spark), "costs"))
+    recommended = schemas.RECOMMENDATIONS.fields[: schemas.RECOMMENDATIONS.names.index("peaks")]
+    quota = ("old user", None, "producer_byte_rate", *[2.0**20] * 7, 60, 0, "the old reason")
+    lake.replace("recommendations", spark.createDataFrame([quota], StructType(recommended)))
     output = tmp_path / "report.html"
     arguments = ["report", "--lake", lake.root, "--output", str(output)]
     result = CliRunner().invoke(pipeline, arguments, catch_exceptions=False)
@@ -83,3 +86,4 @@ def test_a_report_of_an_old_lake_has_its_texts(lake: Lake, spark: SparkSession, 
     page = output.read_text(encoding="utf-8")
     assert "20 % of 100 requests failed" in page
     assert "<bdi>yes</bdi>" in page
+    assert "the old reason" in page

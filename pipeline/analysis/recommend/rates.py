@@ -171,7 +171,7 @@ def _percentile(share: float) -> Column:
     place = (sf.col("active_seconds") - 1) * share
     low, high = sf.floor(place), sf.ceil(place)
     lower, higher = (sf.max(sf.when(sf.col("_number") == each, sf.col("used"))).over(group) for each in (low, high))
-    return sf.when(low == high, lower).otherwise((high - place) * lower + (place - low) * higher)
+    return sf.when(lower == higher, lower).otherwise((high - place) * lower + (place - low) * higher)
 
 
 def _in_storm() -> Column:
