@@ -252,15 +252,12 @@ def _report_capacity(found: DataFrame, rules: Rules) -> None:
     sums = found.groupBy("key").agg(
         sf.coalesce(sf.sum(sf.when(~is_default, sf.col("quota"))), sf.lit(0.0)).alias("total"),
         sf.count_if(~is_default).alias("quotas"),
-        sf.max(sf.when(is_default, sf.col("quota"))).alias("default"),
     )
     by_key = {row.key: row for row in sums.collect()}
     for key, capacity in rules.capacity.items():
         row = by_key.get(key.value)
         total, quotas = (0.0, 0) if row is None else (row.total, row.quotas)
-        line = (
-            f"{key}: {quotas:,} quotas of entities are {total:.10g} in all, {total / capacity:.1%} of {capacity:.10g}"
-        )
+        line = f"{key}: {quotas:,} quotas of entities are {total:.10g} in all, {total / capacity:.1%} of the capacity"
         if total >= capacity:
             line += "; nothing is left for a default quota"
         report_progress(line)
@@ -319,6 +316,12 @@ def _report_result(found: DataFrame) -> None:
     more = found.count() - SHOWN
     if more > 0:
         report_progress(f"and {more:,} more in the table recommendations")
+    for row in (
+        found.where("misbehaviour is not null").groupBy("misbehaviour").count().orderBy("misbehaviour").collect()
+    ):
+        report_progress(
+            f"{row['count']:,} quotas of entities that misbehave, which were not raised: {row.misbehaviour}"
+        )
 
 
 def _name(row: Any) -> str:

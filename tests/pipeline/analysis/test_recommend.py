@@ -478,7 +478,8 @@ def test_the_files_have_the_largest_and_say_what_they_lack(lake: Lake, tmp_path:
 
 
 def test_options_reach_the_rules(lake: Lake, tmp_path: Path) -> None:
-    (tmp_path / "headrace.toml").write_text("[quota.window]\nnum = 2\n", encoding="utf-8")
+    quotas = '[[quotas]]\nentity = { user = "large" }\nproducer_byte_rate = "1MiB"\n'
+    (tmp_path / "headrace.toml").write_text(f"[quota.window]\nnum = 2\n{quotas}", encoding="utf-8")
     arguments = (
         *FIRST,
         "--headroom",
@@ -494,6 +495,8 @@ def test_options_reach_the_rules(lake: Lake, tmp_path: Path) -> None:
         " x 3 headroom; raised to 3.4 MB/s, the minimum for this key" in result.output
     )
     assert "elsewhere" not in result.output
+    rows = lake.read("recommendations", schemas.RECOMMENDATIONS).orderBy("user").collect()
+    assert [(row.user, row.present_quota) for row in rows] == [("large", 2.0**20), ("small user", None)]
 
 
 @pytest.mark.exhaustive

@@ -32,7 +32,8 @@ RULES = Rules(
     least_seconds=50,
     least_entities=5,
     capacity={PRODUCER: 2_900_000, CONSUMER: 10.0**12, PERCENTAGE: 1},
-    present={(user, None): {PRODUCER: quota} for user, quota in PRESENT.items()},
+    present={(user, None): {PRODUCER: quota} for user, quota in PRESENT.items()}
+    | {("<default>", None): {CONSUMER: 10.0**7}, ("calm-0", "app-1"): {PERCENTAGE: 5.0}},
 )
 
 
@@ -186,6 +187,10 @@ def test_percentiles_of_other_keys_are_those_of_numpy(found: dict[tuple[str, Quo
                 exact = EXACT if key is CONSUMER else {"rel": 0.0, "abs": 1e-6}
                 all_three = np.percentile(rates(client.seconds, amounts), [50, 95, 99])
                 assert [row.p50, row.p95, row.p99] == [pytest.approx(float(each), **exact) for each in all_three]
+
+
+def test_the_quota_of_the_default_entity_is_present_for_others(found: dict[tuple[str, QuotaKey], Row]) -> None:
+    assert (found["calm-0", CONSUMER].present_quota, found["calm-0", PERCENTAGE].present_quota) == (10.0**7, None)
 
 
 def test_the_default_quota_is_what_most_need_and_the_cluster_can_bear(
