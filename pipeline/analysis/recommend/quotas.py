@@ -95,7 +95,9 @@ def with_own_quota(needs: DataFrame, rules: Rules) -> DataFrame:
 def _with_present(needs: DataFrame, rules: Rules) -> DataFrame:
     """Add ``present_quota``: that of the entity itself, or of the default entity of its kind; null if not known."""
     default = rules.present.get(_default_entity(rules), {})
-    rows = [(*entity, key.value, value) for entity, values in rules.present.items() for key, value in values.items()]
+    rows = [
+        (*entity, key.value, float(value)) for entity, values in rules.present.items() for key, value in values.items()
+    ]
     of_default = rules.by_key(default.get)
     if not rows:
         return needs.withColumn("present_quota", of_default)

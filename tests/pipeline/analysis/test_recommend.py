@@ -230,7 +230,10 @@ def test_a_part_of_the_seconds_may_be_throttled_and_quotas_have_a_least(scenario
     (row,) = recommend(bursty, following).collect()
     # 100 of 101 seconds are at 1,100 B/s over Kafka's shortest window.
     assert row.quota == 1100
-    assert row.reason.endswith("x 1 is not enough: 1.1 kB/s is needed for at most 1 % of the seconds to be throttled")
+    assert row.reason.endswith(
+        "x 1 is not enough: 1.1 kB/s is needed for at most 1 % of the seconds to be throttled; not followed: 1 peak, up"
+        " to 2.0 MB/s"
+    )
     (row,) = recommend(bursty, Rules(least=DEFAULT_LEAST, default=False)).collect()
     assert row.quota == 110_000
     assert "; raised to 110.0 kB/s, the minimum for this key; not followed: 1 peak, up to 2.0 MB/s" in row.reason
