@@ -82,14 +82,14 @@ CLUSTER = click.option(
     "--cluster", metavar="ID", help="Use only usage of this cluster; required if the lake has several."
 )
 
-_DAY: Final = click.DateTime(["%Y-%m-%d"])
+DAY: Final = click.DateTime(["%Y-%m-%d"])
 
 
 def day_options(command: Callable[..., None]) -> Callable[..., None]:
     """Add ``--from`` and ``--to``, which are passed on as the dates ``first`` and ``last``, or ``None``."""
 
-    @click.option("--from", "first", type=_DAY, metavar="DATE", help="First day (UTC), such as 2026-11-01.")
-    @click.option("--to", "last", type=_DAY, metavar="DATE", help="Last day (UTC).")
+    @click.option("--from", "first", type=DAY, metavar="DATE", help="First day (UTC), such as 2026-11-01.")
+    @click.option("--to", "last", type=DAY, metavar="DATE", help="Last day (UTC).")
     @functools.wraps(command)
     def run(*, first: datetime | None, last: datetime | None, **options: Any) -> None:
         begin, end = (None if day is None else day.date() for day in (first, last))
@@ -206,6 +206,7 @@ def _fail(message: str) -> Any:
 
 __all__ = [
     "CLUSTER",
+    "DAY",
     "LAKE",
     "check_output",
     "day_options",

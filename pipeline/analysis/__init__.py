@@ -4,7 +4,8 @@ usage              functions of usage records that several jobs need
 events             what quotas are charged with, and when
 rollup             sums by hour and day, and bills
 prices             price sheets, for bills
-recommend          quotas from recorded usage
+recommend          quotas from recorded usage; a package
+backtest           recommended quotas applied to later usage
 what_if            usage charged to quotas
 quota_files        quotas as files: read for what-if, written by recommend
 calibrate          the cost model of requests, fitted to a broker

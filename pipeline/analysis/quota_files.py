@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from headrace.quota_callbacks.buckets.sampled_rate import Window
+    from headrace.quota_callbacks.entities import QuotaEntity
 
 Entity = tuple[str | None, str | None]
 """User and client id. ``None``: not part of the entity; "<default>": the default user or client id."""
@@ -28,25 +29,25 @@ Entity = tuple[str | None, str | None]
 
 def read_quotas(path: str) -> tuple[list[Change], dict[QuotaKey, Window]]:
     """Return the quotas of a file, as changes at time 0, and their windows. Raises `InputError`."""
+    quotas, windows = read_configuration(path)
+    if not quotas:
+        raise InputError(f"{path} has no [[quotas]]")
+    return [Change(t_ms=0, entity=entity, values=values, removed=()) for entity, values in quotas.items()], windows
+
+
+def read_configuration(path: str) -> tuple[dict[QuotaEntity, dict[QuotaKey, float]], dict[QuotaKey, Window]]:
+    """Return the quotas of a file, which may have none, and their windows. Raises `InputError`."""
     try:
         quotas, windows = load_quotas(path)
     except ConfigError as error:
         raise InputError("\n".join(map(str, error.problems))) from error
-    changes = [
-        Change(t_ms=0, entity=entity, values={key: quota.value for key, quota in values.items()}, removed=())
-        for entity, values in quotas.items()
-    ]
-    if not changes:
-        raise InputError(f"{path} has no [[quotas]]")
-    return changes, windows
+    return {entity: {key: quota.value for key, quota in each.items()} for entity, each in quotas.items()}, windows
 
 
-def read_windows(path: str) -> dict[QuotaKey, Window]:
-    """Return the windows of the quotas from a configuration file. Raises `InputError`."""
-    try:
-        return load_quotas(path)[1]
-    except ConfigError as error:
-        raise InputError("\n".join(map(str, error.problems))) from error
+def entity_of(quota: QuotaEntity) -> Entity:
+    """Return the names of the entity that a quota is for."""
+    user, client_id = (None if name is None else str(name) for name in (quota.user, quota.client_id))
+    return user, client_id
 
 
 def as_toml(quotas: Mapping[Entity, Mapping[QuotaKey, tuple[float, str]]]) -> str:

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 import click
 from pyspark.sql import functions as sf
 
-from headrace.pipeline.analysis.quota_files import as_kafka_configs, as_toml, read_windows
-from headrace.pipeline.analysis.recommend import DEFAULT_LEAST, DEFAULT_WINDOWS, By, Rules, needs_of, recommendations
+from headrace.config.values import parse_size_bytes
+from headrace.pipeline.analysis.backtest import backtest
+from headrace.pipeline.analysis.quota_files import as_kafka_configs, as_toml, entity_of, read_configuration
+from headrace.pipeline.analysis.recommend import needs_of, recommendations
+from headrace.pipeline.analysis.recommend.rules import DEFAULT_LEAST, DEFAULT_WINDOWS, By, Rules
 from headrace.pipeline.analysis.usage import of_one_cluster
 from headrace.pipeline.cli import (
     CLUSTER,
+    DAY,
     LAKE,
     check_output,
     day_options,
@@ -29,7 +34,7 @@ from headrace.quota_callbacks.definitions import BUILTIN_SCHEMA, check_quota_val
 from headrace.quota_callbacks.entities import DEFAULT, QuotaKey
 
 if TYPE_CHECKING:
-    from datetime import date
+    from datetime import date, datetime
 
     from pyspark.sql import DataFrame
 
@@ -55,7 +60,7 @@ SHOWN = 20
     "--config",
     metavar="FILE",
     type=click.Path(dir_okay=False),
-    help="The proxy's configuration, for the windows of its quotas.",
+    help="The proxy's configuration, for the windows of its quotas, and the quotas that are in force.",
 )
 @number_option(
     "--headroom", click.FloatRange(min=1), RULES.headroom, "Multiple of the 99th percentile of an entity's rate."
@@ -66,11 +71,14 @@ SHOWN = 20
     RULES.throttled_headroom,
     "Headroom for entities that the quota has throttled, since their demand is not known.",
 )
+@click.option(
+    "--follow-peaks", is_flag=True, help="Raise a quota until it would have throttled none of the entity's usage."
+)
 @number_option(
     "--allow-throttled",
     click.FloatRange(min=0, max=1, max_open=True),
     RULES.allow_throttled,
-    "Maximum share of an entity's seconds that may be above its quota.",
+    "With --follow-peaks: maximum share of an entity's seconds that may be above its quota.",
     metavar="FRACTION",
 )
 @click.option(
@@ -87,7 +95,28 @@ SHOWN = 20
     RULES.least_seconds,
     "Minimum number of active seconds for a quota of the entity's own.",
 )
+@number_option(
+    "--least-entities",
+    click.IntRange(min=1),
+    RULES.least_entities,
+    "Minimum number of entities with usage of a key for a default quota of it.",
+)
 @click.option("--no-default", is_flag=True, help="Recommend no quotas for the default entity.")
+@click.option(
+    "--capacity",
+    multiple=True,
+    metavar="KEY=VALUE",
+    help="What the cluster can bear, such as producer_byte_rate=200MiB/s; may be repeated. The default quota is at most"
+    " what the other quotas leave of it.",
+)
+@click.option(
+    "--backtest-from",
+    "test_from",
+    type=DAY,
+    metavar="DATE",
+    help="First of the days, after --to, whose usage the recommended quotas are applied to.",
+)
+@click.option("--backtest-to", "test_to", type=DAY, metavar="DATE", help="Last of these days (UTC).")
 @click.option("--toml", metavar="FILE", help="File for [[quotas]] tables, for the proxy's configuration.")
 @click.option("--commands", metavar="FILE", help="File for kafka-configs commands that set the quotas.")
 @click.option(
@@ -114,70 +143,169 @@ def command(
     cluster: str | None,
     by: str,
     config: str | None,
+    follow_peaks: bool,
     least: tuple[str, ...],
-    least_seconds: int,
     no_default: bool,
+    capacity: tuple[str, ...],
+    test_from: datetime | None,
+    test_to: datetime | None,
     toml: str | None,
     commands: str | None,
     server: str,
     most: int,
-    **factors: float,
+    **numbers: Any,
 ) -> None:
     """Recommend a quota for each entity and quota key, with the reason, from recorded usage.
 
-    The table recommendations has all of them; --toml and --commands write them to files. Use what-if to see what these
-    quotas would have done to the same usage.
+    The table recommendations has all of them; --toml and --commands write them to files. Clients that storm or ignore
+    their limits are marked, and get no more than they have. With --backtest-from, the quotas are applied to the usage
+    of later days: the table backtest has the result. Use what-if for their effect on other usage.
     """
+    if numbers["allow_throttled"] and not follow_peaks:
+        raise click.UsageError("--allow-throttled is the limit of --follow-peaks; expected both, or neither")
+    last, test_days = _test_days(first, last, test_from, test_to)
+    quotas, windows = ({}, DEFAULT_WINDOWS) if config is None else read_configuration(config)
     rules = Rules(
         by=By(by),
-        windows=DEFAULT_WINDOWS if config is None else read_windows(config),
-        least={**DEFAULT_LEAST, **_least(least)},
-        least_seconds=least_seconds,
+        windows=windows,
+        follow_peaks=follow_peaks,
+        least={**DEFAULT_LEAST, **_rates(least, "--least")},
         default=not no_default,
-        **factors,
+        capacity=_rates(capacity, "--capacity"),
+        present={entity_of(entity): values for entity, values in quotas.items()},
+        **numbers,
     )
     check_output("--toml", toml)
     check_output("--commands", commands)
     tables = Lake(start_session("recommend", spark), lake)
-    usage, what = of_one_cluster(of_days(tables.read("usage", schemas.USAGE), first, last), cluster)
+    everything = tables.read("usage", schemas.USAGE)
+    usage, what = of_one_cluster(of_days(everything, first, last), cluster)
     report_usage(what)
     if not what.records:
         report_progress("no quotas are recommended, and nothing was written")
         return
-    brief = _write_table(tables, usage, rules)
+    _write_table(tables, usage, rules)
     found = tables.read("recommendations", schemas.RECOMMENDATIONS)
     _report_result(found)
-    if brief:
-        report_progress(
-            f"{brief:,} entities were active for less than {least_seconds:,} s, and have no quota of their own"
-        )
+    _report_capacity(found, rules)
+    if test_days is not None:
+        test_usage, tested = of_one_cluster(of_days(everything, *test_days), cluster or what.clusters[0])
+        if tested.records:
+            _backtest(tables, found, test_usage, rules)
+        else:
+            _without_backtest(tables, "there is no usage of these days")
+    elif tables.has("backtest"):
+        _without_backtest(tables, "--backtest-from is not given")
     if toml is not None or commands is not None:
         _write(found, most, toml, commands, server)
 
 
-def _write_table(tables: Lake, usage: DataFrame, rules: Rules) -> int:
-    """Write the table ``recommendations``; return the number of entities that were active too briefly for a quota."""
+def _test_days(
+    first: date | None, last: date | None, test_from: datetime | None, test_to: datetime | None
+) -> tuple[date | None, tuple[date, date | None] | None]:
+    """Return the last of the days to recommend from, and the first and last day of the back-test, if there is one."""
+    if test_from is None:
+        if test_to is not None:
+            raise click.UsageError("--backtest-to requires --backtest-from, the first day of the back-test")
+        return last, None
+    begin, end = test_from.date(), None if test_to is None else test_to.date()
+    last = begin - timedelta(days=1) if last is None else last
+    if begin <= last or (first is not None and first > last):
+        raise click.UsageError(
+            f"--backtest-from {begin} is not after the days to recommend from; expected a day after --from and --to"
+        )
+    if end is not None and begin > end:
+        raise click.UsageError(f"--backtest-from {begin} is after --backtest-to {end}; expected a first and a last day")
+    return last, (begin, end)
+
+
+def _write_table(tables: Lake, usage: DataFrame, rules: Rules) -> None:
+    """Write the table ``recommendations``; report who and what has no quota in it."""
     needs = needs_of(usage, rules).persist()
     try:
         found = recommendations(needs, rules).repartition(1).sortWithinPartitions("user", "client_id", "key")
         tables.replace("recommendations", found)
-        is_brief = sf.col("entity_seconds") < rules.least_seconds
-        return needs.where(is_brief).select("user", "client_id").distinct().count()
+        brief = needs.where(sf.col("entity_seconds") < rules.least_seconds).select("user", "client_id").distinct()
+        if count := brief.count():
+            report_progress(
+                f"{count:,} entities were active for less than {rules.least_seconds:,} s, and have no quota of their"
+                " own"
+            )
+        if rules.default:
+            _report_few(needs, rules)
     finally:
         needs.unpersist()
 
 
-def _least(given: tuple[str, ...]) -> dict[QuotaKey, float]:
-    least = {}
-    for name, value in settings_of(given, "--least").items():
+def _report_few(needs: DataFrame, rules: Rules) -> None:
+    counts = needs.groupBy("key").agg(sf.count_if(sf.col("misbehaviour").isNull()).alias("entities"))
+    for row in counts.where(sf.col("entities") < rules.least_entities).orderBy("key").collect():
+        report_progress(
+            f"no default quota of {row.key}: {row.entities:,} well-behaved entities have such usage, and"
+            f" --least-entities is {rules.least_entities:,}"
+        )
+
+
+def _report_capacity(found: DataFrame, rules: Rules) -> None:
+    """Report the sum of the recommended quotas beside each capacity."""
+    is_default = sf.coalesce("user", "client_id") == str(DEFAULT)
+    sums = found.groupBy("key").agg(
+        sf.coalesce(sf.sum(sf.when(~is_default, sf.col("quota"))), sf.lit(0.0)).alias("total"),
+        sf.count_if(~is_default).alias("quotas"),
+    )
+    by_key = {row.key: row for row in sums.collect()}
+    for key, capacity in rules.capacity.items():
+        row = by_key.get(key.value)
+        total, quotas = (0.0, 0) if row is None else (row.total, row.quotas)
+        line = f"{key}: {quotas:,} quotas of entities are {total:.10g} in all, {total / capacity:.1%} of the capacity"
+        if total >= capacity:
+            line += "; nothing is left for a default quota"
+        report_progress(line)
+
+
+def _without_backtest(tables: Lake, why: str) -> None:
+    """Empty the table ``backtest``, since its rows are of earlier quotas."""
+    tables.replace("backtest", tables.spark.createDataFrame([], schemas.BACKTEST))
+    report_progress(f"the table backtest is empty: {why}")
+
+
+def _backtest(tables: Lake, found: DataFrame, usage: DataFrame, rules: Rules) -> None:
+    """Write the table ``backtest``, and report it."""
+    tested = backtest(usage, found.collect(), rules.windows).repartition(1)
+    tables.replace("backtest", tested.sortWithinPartitions("key", "user", "client_id"))
+    result = tables.read("backtest", schemas.BACKTEST)
+    held = result.where("throttled_seconds > 0 or refused_seconds > 0")
+    report_progress(f"back-test: {held.count():,} of {result.count():,} buckets would have been throttled")
+    for row in held.orderBy(sf.desc("throttled_seconds"), "key", "user", "client_id").limit(SHOWN).collect():
+        click.echo(
+            f"{row.key} = {row.quota:.10g} of {_name(row)} (quota of {row.entity}): throttled in"
+            f" {row.throttled_seconds:,} of {row.seconds:,} seconds, refused in {row.refused_seconds:,}, for at most"
+            f" {row.longest_throttle_ms / 1000:,.1f} s"
+        )
+
+
+def _rates(given: tuple[str, ...], option: str) -> dict[QuotaKey, float]:
+    """Parse KEY=VALUE; byte rates may be sizes such as 200MiB/s. Raises `click.BadParameter`."""
+    rates = {}
+    for name, value in settings_of(given, option).items():
         try:
-            key, rate = QuotaKey(name), float(value)
+            key = QuotaKey(name)
+            rate = _rate(value, sizes=key in (QuotaKey.PRODUCER_BYTE_RATE, QuotaKey.CONSUMER_BYTE_RATE))
             check_quota_value(key, rate)
         except ValueError as error:
             known = ", ".join(QuotaKey)
-            raise click.BadParameter(f"--least {name}={value}: {error}; expected a rate of one of {known}") from error
-        least[key] = rate
-    return least
+            raise click.BadParameter(f"{option} {name}={value}: {error}; expected a rate of one of {known}") from error
+        rates[key] = rate
+    return rates
+
+
+def _rate(value: str, *, sizes: bool) -> float:
+    try:
+        return float(value)
+    except ValueError:
+        if not sizes:
+            raise
+        return parse_size_bytes(value.removesuffix("/s"))
 
 
 def _report_result(found: DataFrame) -> None:
@@ -188,6 +316,12 @@ def _report_result(found: DataFrame) -> None:
     more = found.count() - SHOWN
     if more > 0:
         report_progress(f"and {more:,} more in the table recommendations")
+    for row in (
+        found.where("misbehaviour is not null").groupBy("misbehaviour").count().orderBy("misbehaviour").collect()
+    ):
+        report_progress(
+            f"{row['count']:,} quotas of entities that misbehave, which were not raised: {row.misbehaviour}"
+        )
 
 
 def _name(row: Any) -> str:

@@ -25,6 +25,7 @@ TABLES = {
     "marks": schemas.MARKS,
     "quarantine": schemas.QUARANTINE,
     "recommendations": schemas.RECOMMENDATIONS,
+    "backtest": schemas.BACKTEST,
     "what_if": schemas.WHAT_IF,
     "chargeback": schemas.CHARGEBACK,
     "costs": schemas.COSTS,

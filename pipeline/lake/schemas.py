@@ -191,14 +191,45 @@ RECOMMENDATIONS: Final = _columns(
     active_seconds=_LONG,
     throttled=_LONG,
     reason=_TEXT,
+    peaks=_LONG,
+    peak_days=_LONG,
+    misbehaviour=_TEXT,
+    present_quota=_DOUBLE,
 )
 """The table ``recommendations``: a quota for each entity and key, in the key's unit. A null ``user`` or ``client_id``
 is not part of the entity.
 
 ``p50`` to ``peak``: the rate over the quota's own window, at the ``active_seconds`` in which something was used.
 ``burst``: the largest amount in one second, divided by ``p99``; ``headroom``: the quota divided by ``p99``.
-``throttled``: number of requests that this quota throttled. For the default entity, ``p50`` to ``burst`` are 95th
-percentiles over the entities.
+``throttled``: number of requests that this quota throttled. ``peaks``: how often the rate was above the quota, on
+``peak_days`` days; null for an entity with a ``misbehaviour`` ("retry-storm", "limit-ignored" or both; null: none).
+``present_quota``: null if it is not known. For the default entity, ``p50`` to ``burst`` are 95th percentiles over the
+entities, and the columns after ``reason`` are null, as in files of older versions.
+"""
+
+BACKTEST: Final = _columns(
+    key=_TEXT,
+    user=_TEXT,
+    client_id=_TEXT,
+    entity=_TEXT,
+    quota=_DOUBLE,
+    first_day=DateType(),
+    last_day=DateType(),
+    seconds=_LONG,
+    throttled_seconds=_LONG,
+    refused_seconds=_LONG,
+    longest_throttle_ms=_LONG,
+    waited_ms=_LONG,
+    amount=_DOUBLE,
+    shifted_amount=_DOUBLE,
+)
+"""The table ``backtest``: the recommended quotas, applied by what-if to the usage of later days, from ``first_day`` to
+``last_day``.
+
+A row is a bucket, whose metric tags are ``user`` and ``client_id``; ``entity`` is that of the quota. ``seconds`` is the
+number of seconds with usage, of each sender; of these, ``throttled_seconds`` and ``refused_seconds`` would have been
+throttled or refused as recorded, with no sender waiting. ``waited_ms`` and ``shifted_amount``, the amount that is
+delayed, are for senders that wait for each throttle time.
 """
 
 TRUTH: Final = _columns(broker=_TEXT, t_ms=_LONG, api_key=_INT, requests=_LONG, local_ms=_DOUBLE)

@@ -8,6 +8,7 @@
     rollup_day       date             usage by day
     chargeback       period, date     bills, by day or month
     recommendations                   recommended quotas
+    backtest                          the effect of recommended quotas on later usage
     what_if                           the effect of quotas on recorded usage
     anomalies        date             deviations from each entity's past
     costs                             the cost model of requests
@@ -44,6 +45,7 @@ MADE_BY: Final = {
     "rollup_day": "rollup",
     "chargeback": "rollup --prices",
     "recommendations": "recommend",
+    "backtest": "recommend --backtest-from",
     "what_if": "what-if",
     "anomalies": "anomalies",
     "costs": "calibrate",

@@ -7,7 +7,7 @@
     sums            aggregates of the tables, computed by Spark
     usage           the sections on usage over time, and by user and client
     throttling      the section on throttling
-    proposals       the sections on recommended quotas and on what-if
+    proposals       the sections on recommended quotas, their back-test, costs and anomalies
     bills           the section on bills
     quality         the section on the quality of the data
 
@@ -39,6 +39,7 @@ SECTIONS: Final = {
     "senders": "Usage by user and client",
     "throttling": "Throttling",
     "recommendations": "Recommended quotas and present usage",
+    "backtest": "Back-test of the recommended quotas",
     "what-if": "What-if: who would be throttled",
     "bills": "Bills",
     "costs": "Cost model of requests",
@@ -121,6 +122,7 @@ def _absent(table: str) -> Content:
 _USAGE: Final = ("glance", "used", "senders", "throttling")
 _MADE_BY_JOBS: Final[Mapping[str, tuple[str, Callable[[DataFrame], Content], str]]] = {
     "recommendations": ("recommendations", proposals.recommendations, ""),
+    "backtest": ("backtest", proposals.backtest, ""),
     "what_if": ("what-if", throttling.what_if, "hour"),
     "chargeback": ("bills", bills.bills, "date"),
     "costs": ("costs", proposals.costs, ""),

@@ -1,12 +1,15 @@
-"""The sections about results of other jobs: recommended quotas, the cost model and anomalies."""
+"""The sections about results of other jobs: recommended quotas and their back-test, the cost model and anomalies."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
+from pyspark.sql import functions as sf
+
 from headrace.pipeline.report import sums, words
 from headrace.pipeline.report.figures import against_quota, over_time
 from headrace.pipeline.report.page import Column, Content, Figure, Table
+from headrace.pipeline.report.usage import others
 from headrace.quota_callbacks.entities import QuotaKey
 
 if TYPE_CHECKING:
@@ -31,7 +34,8 @@ def recommendations(table: DataFrame) -> Content:
         return Content(sentences=("The table recommendations is empty.",))
     sentence = (
         "Usage is measured over the window of the quota. p50, p99 and peak are of the entity's usage; a quota below"
-        " the peak would have throttled it. The largest quotas come first."
+        " the peak would have throttled it, as often as the peaks above the quota. An entity that misbehaves gets no"
+        " more than it has. The largest quotas come first."
     )
     known = [key.value for key in QuotaKey if key.value in counts]
     parts = [part for key in [*known, *(set(counts) - set(known))] for part in _of_key(table, key, counts[key])]
@@ -43,18 +47,19 @@ def _of_key(table: DataFrame, key: str, count: int) -> Iterator[Figure | Table]:
     if any(row["quota"] is not None and row["peak"] is not None for row in rows):
         yield _drawn(key, rows[:DRAWN])
     more = f", {sums.SHOWN} of {count:,}" if count > sums.SHOWN else ""
-    titles = ("quota", "p50", "p99", "peak", "active seconds", "throttled so far")
+    titles = ("quota", "present quota", "p50", "p99", "peak", "peaks above", "active seconds", "throttled so far")
     yield Table(
         caption=f"{words.name(key)}{more}",
         columns=(
             Column(title="user"), Column(title="client id"), *(Column(title=title, number=True) for title in titles),
-            Column(title="reason", roomy=True),
+            Column(title="misbehaviour", whole=True), Column(title="reason", roomy=True),
         ),
         rows=tuple(
             (
                 words.name(row["user"]), words.name(row["client_id"]),
-                *(words.of_key(key, row[name]) for name in ("quota", "p50", "p99", "peak")),
-                words.count(row["active_seconds"]), words.count(row["throttled"]), words.text(row["reason"]),
+                *(words.of_key(key, row[name]) for name in ("quota", "present_quota", "p50", "p99", "peak")),
+                *(words.count(row[name]) for name in ("peaks", "active_seconds", "throttled")),
+                words.text(row["misbehaviour"]), words.text(row["reason"]),
             )
             for row in rows
         ),
@@ -88,6 +93,58 @@ def _drawn(key: str, rows: Sequence[Numbers]) -> Figure:
 def _entity(row: Numbers) -> str:
     parts = [words.name(row[column]) for column in ("user", "client_id") if row[column] is not None]
     return " / ".join(parts) or words.NOTHING
+
+
+def backtest(table: DataFrame) -> Content:
+    """Return the section from the table ``backtest``."""
+    first, last, buckets = table.agg(sf.min("first_day"), sf.max("last_day"), sf.count("*")).collect()[0]
+    if not buckets:
+        return Content(sentences=("The recommended quotas were not applied to the usage of other days.",))
+    held = sums.top_tested(table)
+    number = held.other_rows + len(held.rows)
+    sentence = (
+        f"The recommended quotas, applied to the usage from {first} to {last}, from which they were not computed:"
+        f" {words.count(number)} of {words.some(buckets, 'bucket')} would have been throttled. Seconds are those with"
+        " usage, of each sender; the wait is that of senders that wait for each throttle time."
+    )
+    if not held.rows:
+        return Content(sentences=(sentence,))
+    titles = ("quota", "throttled seconds", "share", "refused", "longest throttle", "total wait", "share delayed")
+    rows = [
+        (
+            words.name(row["user"]), words.name(row["client_id"]), words.name(row["key"]), words.name(row["entity"]),
+            words.of_key(row["key"], row["quota"]),
+            f"{words.count(row['throttled_seconds'])} of {words.count(row['seconds'])}",
+            words.share(row["throttled_seconds"], row["seconds"]), words.count(row["refused_seconds"]),
+            words.duration(row["longest_throttle_ms"]), words.duration(row["waited_ms"]),
+            words.share(row["shifted_amount"], row["amount"]),
+        )
+        for row in held.rows
+    ]  # fmt: skip
+    if held.other_rows:
+        seconds, rest = held.others["throttled_seconds"], held.others["seconds"]
+        rows.append(
+            (
+                others(held.other_rows), "", "", "", "", f"{words.count(seconds)} of {words.count(rest)}",
+                words.share(seconds, rest), words.count(held.others["refused_seconds"]), words.NOTHING,
+                words.duration(held.others["waited_ms"]), words.NOTHING,
+            )
+        )  # fmt: skip
+    head = (Column(title="user"), Column(title="client id"), Column(title="quota key", whole=True))
+    return Content(
+        sentences=(sentence,),
+        parts=(
+            Table(
+                caption=f"Who would have been throttled, at most {sums.SHOWN}: the most seconds first",
+                columns=(
+                    *head,
+                    Column(title="quota of", roomy=True),
+                    *(Column(title=title, number=True) for title in titles),
+                ),
+                rows=tuple(rows),
+            ),
+        ),
+    )
 
 
 def costs(table: DataFrame) -> Content:

@@ -178,6 +178,13 @@ def top_recommendations(recommendations: DataFrame, key: str, limit: int) -> Seq
     return [row.asDict() for row in rows]
 
 
+def top_tested(backtest: DataFrame) -> Ranking:
+    """Return the buckets that the recommended quotas would have throttled or refused, the most seconds first."""
+    held = backtest.where("throttled_seconds > 0 OR refused_seconds > 0")
+    order = (sf.desc("throttled_seconds"), sf.desc("refused_seconds"), *map(sf.col, ("key", *_SENDER)))
+    return ranking(held, ("seconds", "throttled_seconds", "refused_seconds", "waited_ms"), *order)
+
+
 _ANSWERS: Final = ("events", "amount", "throttled", "refused", "throttle_ms", "waits", "waited_ms", "shifted_amount")
 _LONGEST: Final = ("longest_throttle_ms", "longest_shift_ms")
 

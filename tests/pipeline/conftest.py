@@ -77,7 +77,7 @@ LONG_RUN: Final = {
     "test_recommend": """the_default_entity_gets_what_is_enough_for_most the_window_is_the_one_of_the_key
         without_recorded_producer_ids_those_asked_for_count
         a_part_of_the_seconds_may_be_throttled_and_quotas_have_a_least an_entity_can_be_a_client_id_or_a_pair
-        what_if_throttles_nobody_with_these_quotas_and_somebody_with_less
+        what_if_throttles_nobody_with_these_quotas_and_somebody_with_less a_peak_is_followed_if_asked
         the_files_have_the_largest_and_say_what_they_lack options_reach_the_rules
         no_usage_is_no_error_and_leaves_what_is_there""",
     "test_rollup": """a_bill_by_month_is_one_for_both_days the_bill_as_csv the_largest_usage_is_billed_exactly
@@ -106,8 +106,6 @@ LONG_RUN: Final = {
         a_clock_that_is_ahead_makes_nobody_late""",
     "test_report": """others_are_summed_so_that_all_is_all usage_without_throttles_or_bytes days_are_those_asked_for
         a_browser_finds_names_to_be_text a_browser_draws_the_bars empty_tables_say_so""",
-    "test_old_lakes": """a_report_of_an_old_lake_has_its_texts costs_of_an_old_lake_are_read
-        each_day_of_anomalies_is_read_whichever_version_wrote_it""",
     "test_end_to_end": """totals_are_the_clients_and_the_brokers_over_restarts
         a_killed_proxy_loses_its_last_second_at_most_and_it_shows
         what_if_throttles_the_users_that_the_proxy_throttled""",

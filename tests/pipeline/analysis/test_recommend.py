@@ -15,16 +15,9 @@ from pyspark.sql import functions as sf
 
 from headrace.config.loading import load_quotas
 from headrace.pipeline.analysis.quota_files import as_kafka_configs, as_toml
-from headrace.pipeline.analysis.recommend import (
-    DEFAULT_LEAST,
-    DEFAULT_WINDOWS,
-    By,
-    Rules,
-    demand,
-    rates,
-    recommend,
-    rounded_up,
-)
+from headrace.pipeline.analysis.recommend import demand, rates, recommend
+from headrace.pipeline.analysis.recommend.rounding import rounded_down, rounded_up
+from headrace.pipeline.analysis.recommend.rules import DEFAULT_LEAST, DEFAULT_WINDOWS, By, Rules
 from headrace.pipeline.analysis.what_if.answers import what_if
 from headrace.pipeline.analysis.what_if.quotas import fixed_quotas
 from headrace.pipeline.cli import pipeline
@@ -139,19 +132,37 @@ def test_a_steady_rate(found: dict[tuple[str, QuotaKey], Row]) -> None:
         "active_seconds": 100,
         "throttled": 0,
         "reason": "99 % of 100 active seconds are at 1.1 MB/s or less, over 11 s; x 1.3 headroom",
+        "peaks": 0,
+        "peak_days": 0,
+        "misbehaviour": None,
+        "present_quota": None,
     }
 
 
 def test_percentiles_are_over_active_seconds(found: dict[tuple[str, QuotaKey], Row]) -> None:
     row = found["gaps", PRODUCER]
-    assert (row.p50, row.p95, row.p99, row.peak, row.active_seconds) == (50, 90, 90, 90, 5)
-    assert row.burst == pytest.approx(550 / 90)
+    assert (row.p50, row.peak, row.active_seconds) == (50, 90, 5)
+    # The rates are 10, 30, 50, 60 and 90; 95 % of the way from the first to the last is 80 % between 60 and 90.
+    assert (row.p95, row.p99) == (pytest.approx(84), pytest.approx(88.8))
+    assert row.burst == pytest.approx(550 / 88.8)
 
 
-def test_a_burst_that_headroom_does_not_cover_is_let_pass(found: dict[tuple[str, QuotaKey], Row]) -> None:
-    # 22 MB in one second are 2.2 MB/s over Kafka's shortest window; the other hundred seconds are 1,000 B/s.
+def test_a_peak_is_shown_and_not_followed(found: dict[tuple[str, QuotaKey], Row]) -> None:
+    # 22 MB in one second are 2 MB/s over the window; the other hundred seconds are 1,000 B/s.
     row = found["bursty", PRODUCER]
-    assert (row.quota, row.p99, row.peak, row.burst) == (2_200_000, 1000, 2_000_000, 22_000)
+    assert (row.quota, row.p99, row.peak, row.burst) == (1300, 1000, 2_000_000, 22_000)
+    assert (row.peaks, row.peak_days, row.misbehaviour) == (1, 1, None)
+    assert row.reason == (
+        "99 % of 101 active seconds are at 1.0 kB/s or less, over 11 s; x 1.3 headroom; not followed: 1 peak, up to"
+        " 2.0 MB/s"
+    )
+
+
+def test_a_peak_is_followed_if_asked(scenarios: DataFrame) -> None:
+    rules = Rules(least=NO_LEAST, default=False, follow_peaks=True)
+    (row,) = recommend(scenarios.where("user = 'bursty'"), rules).collect()
+    # 22 MB in one second are 2.2 MB/s over Kafka's shortest window.
+    assert (row.quota, row.peaks) == (2_200_000, 0)
     assert row.reason == (
         "99 % of 101 active seconds are at 1.0 kB/s or less, over 11 s; x 1.3 is not enough: 2.2 MB/s is needed"
         " for no second to be throttled"
@@ -180,21 +191,24 @@ def test_what_is_fetched_counts_for_consumers(found: dict[tuple[str, QuotaKey], 
 def test_request_time_is_in_percent_of_a_thread(found: dict[tuple[str, QuotaKey], Row]) -> None:
     # 550 ms of a thread are 55 % of a second, and 5 % of 11 seconds.
     row = found["cpu", PERCENTAGE]
-    assert (row.p50, row.p99, row.quota) == (5, 10, 13)
-    assert "at 10.00 % of a thread or less" in row.reason
+    assert (row.p50, row.p99, row.quota) == (7.5, pytest.approx(9.95), 13)
+    assert "at 9.95 % of a thread or less" in row.reason
 
 
 def test_mutations_may_come_in_a_burst_of_their_window(found: dict[tuple[str, QuotaKey], Row]) -> None:
     row = found["admin", MUTATIONS]
-    assert (row.peak, row.quota) == (pytest.approx(17 / 11), 2.1)
-    assert row.burst == pytest.approx(12 / (17 / 11))
-    assert "at 1.55 partitions/s or less" in row.reason
+    # Rates of 12 / 11 and 17 / 11.
+    assert (row.peak, row.quota, row.p99) == (pytest.approx(17 / 11), 2.1, pytest.approx(16.95 / 11))
+    assert row.burst == pytest.approx(12 / (16.95 / 11))
+    assert "at 1.54 partitions/s or less" in row.reason
 
 
 def test_producer_ids_are_counted_by_the_hour(found: dict[tuple[str, QuotaKey], Row]) -> None:
     # In the hour until 3600: 7 + 11; what was new at 0 is an hour old by then.
     row = found["ids", IDS]
     assert (row.peak, row.quota, row.active_seconds) == (18, 24, 4)
+    # Sums of 2, 5, 12 and 18; x 1.3, the 99th percentile, 17.82, is 23.2.
+    assert row.p99 == pytest.approx(17.82)
     assert row.reason == "99 % of 4 active seconds are at 18 ids or less, over 3,600 s; x 1.3 headroom"
 
 
@@ -212,13 +226,17 @@ def test_who_was_there_too_briefly_or_has_no_name_has_no_row(found: dict[tuple[s
 
 def test_a_part_of_the_seconds_may_be_throttled_and_quotas_have_a_least(scenarios: DataFrame) -> None:
     bursty = scenarios.where("user = 'bursty'")
-    (row,) = recommend(bursty, Rules(least=NO_LEAST, allow_throttled=0.01, headroom=1, default=False)).collect()
+    following = Rules(least=NO_LEAST, follow_peaks=True, allow_throttled=0.01, headroom=1, default=False)
+    (row,) = recommend(bursty, following).collect()
     # 100 of 101 seconds are at 1,100 B/s over Kafka's shortest window.
     assert row.quota == 1100
-    assert row.reason.endswith("x 1 is not enough: 1.1 kB/s is needed for at most 1 % of the seconds to be throttled")
-    (row,) = recommend(bursty, Rules(least=DEFAULT_LEAST, allow_throttled=0.01, default=False)).collect()
+    assert row.reason.endswith(
+        "x 1 is not enough: 1.1 kB/s is needed for at most 1 % of the seconds to be throttled; not followed: 1 peak, up"
+        " to 2.0 MB/s"
+    )
+    (row,) = recommend(bursty, Rules(least=DEFAULT_LEAST, default=False)).collect()
     assert row.quota == 110_000
-    assert row.reason.endswith("; raised to 110.0 kB/s, the minimum for this key")
+    assert "; raised to 110.0 kB/s, the minimum for this key; not followed: 1 peak, up to 2.0 MB/s" in row.reason
 
 
 @pytest.mark.parametrize(
@@ -231,22 +249,34 @@ def test_quotas_are_rounded_up_to_two_digits(spark: SparkSession, value: float, 
     assert row.quota == expected
 
 
+@pytest.mark.exhaustive
+@pytest.mark.parametrize(
+    ("value", "expected"), [(1_190_000.0, 1_100_000), (110.0, 110), (0.579, 0.57), (1.1 * 1.1, 1.2), (99.5, 99)]
+)
+def test_limits_are_rounded_down_to_two_digits(spark: SparkSession, value: float, expected: float) -> None:
+    (row,) = spark.range(1).select(rounded_down(sf.lit(value)).alias("quota")).collect()
+    assert row.quota == expected
+
+
 # --- entities ---------------------------------------------------------------------------------------------------------
 
 
 def test_the_default_entity_gets_what_is_enough_for_most(spark: SparkSession) -> None:
-    # Users i = 1 ... 20 have i and then 2 i MB/s in the window; each wants 2 i x 1.3, the nineteenth 49.4.
+    # Users i = 1 ... 20 have i and then 2 i MB/s in the window; each wants 1.99 i x 1.3, the nineteenth 49.2.
     users = [
         each for i in range(1, 21) for each in produced(f"user-{i:02}", {0: 11_000_000 * i, 1: 11_000_000 * i})
     ]  # fmt: skip
     rows = recommend(usage(spark, users), Rules(least_seconds=3)).collect()
     (row,) = rows
     assert (row.user, row.client_id, row.key, row.quota) == ("<default>", None, "producer_byte_rate", 50_000_000)
-    assert (row.p50, row.p99, row.peak, row.active_seconds) == (19_000_000, 38_000_000, 38_000_000, 40)
+    assert (row.p50, row.peak, row.active_seconds) == (28_500_000, 38_000_000, 40)
+    assert row.p99 == pytest.approx(37_810_000)
+    assert (row.peaks, row.misbehaviour, row.present_quota) == (None, None, None)
     assert row.reason == (
         "for entities without a quota of their own: 95 % of the 20 entities with such usage need at most, with their"
-        " headroom, 49.4 MB/s"
+        " headroom, 49.2 MB/s"
     )
+    assert recommend(usage(spark, users[2:]), Rules(least_seconds=3)).count() == 0  # fewer than 20
 
 
 @pytest.mark.parametrize(
@@ -262,7 +292,8 @@ def test_an_entity_can_be_a_client_id_or_a_pair(
     senders = {("x", "a"): 1000, ("x", "b"): 400, ("y", "a"): 2000, ("y", ""): 9000, ("y", "<default>"): 9000}
     records = [silent(0, user=user, client_id=client_id, api_key=0, request_bytes=size * 11, producer_ids=5)
                for (user, client_id), size in senders.items()]  # fmt: skip
-    found = recommend(usage(spark, records), Rules(by=by, least=NO_LEAST, least_seconds=1, headroom=1)).collect()
+    rules = Rules(by=by, least=NO_LEAST, least_seconds=1, least_entities=2, headroom=1)
+    found = recommend(usage(spark, records), rules).collect()
     assert {(row.user, row.client_id, row.peak) for row in found} == expected
     assert {row.key for row in found} == {"producer_byte_rate"}  # producer ids are for users
 
@@ -303,7 +334,7 @@ def answer(usage_: DataFrame, found: DataFrame, factor: float) -> dict[tuple[str
 
 def test_what_if_throttles_nobody_with_these_quotas_and_somebody_with_less(spark: SparkSession) -> None:
     used = usage(spark, mixed(7)).cache()
-    found = recommend(used, Rules(least=NO_LEAST, headroom=1, default=False)).cache()
+    found = recommend(used, Rules(least=NO_LEAST, headroom=1, follow_peaks=True, default=False)).cache()
     keys = {(key.value, user) for key in QuotaKey for user in "ab"}
     enough = answer(used, found, 1)
     assert set(enough) == keys
@@ -318,7 +349,8 @@ def test_what_if_throttles_nobody_with_these_quotas_and_somebody_with_less(spark
 @pytest.mark.exhaustive
 def test_what_if_throttles_no_more_than_the_part_that_is_allowed(spark: SparkSession) -> None:
     used = usage(spark, mixed(11)).cache()
-    found = recommend(used, Rules(least=NO_LEAST, headroom=1, allow_throttled=0.2, default=False)).cache()
+    rules = Rules(least=NO_LEAST, headroom=1, follow_peaks=True, allow_throttled=0.2, default=False)
+    found = recommend(used, rules).cache()
     held = {name: each for name, each in answer(used, found, 1).items() if name[0] == PRODUCER.value}
     assert all(0 < throttled <= math.ceil(0.2 * events) for throttled, events in held.values())
 
@@ -417,22 +449,23 @@ def quotas_in(path: Path) -> dict[str, float]:
 
 def test_the_command_writes_the_table_and_the_files(lake: Lake, tmp_path: Path) -> None:
     toml, commands = tmp_path / "quotas.toml", tmp_path / "quotas.sh"
-    result = run(
-        lake.root, *FIRST, "--toml", str(toml), "--commands", str(commands), "--bootstrap-server", "broker:9092"
-    )
+    files = ("--toml", str(toml), "--commands", str(commands), "--bootstrap-server", "broker:9092")
+    enough = ("--least-entities", "3", "--capacity", "producer_byte_rate=6MB/s")
+    result = run(lake.root, *FIRST, *enough, *files)
     assert result.exit_code == 0, result.output
     assert "122 records from 2026-09-21 13:00 to 2026-09-21 13:00 UTC" in result.output
     assert "15 bytes have no recorded sender, and are left out" in result.output
     assert "3 quotas for 3 entities" in result.output
+    assert "producer_byte_rate: 2 quotas of entities are 4400000 in all, 73.3% of the capacity" in result.output
     assert "1 entities were active for less than 60 s, and have no quota of their own" in result.output
     assert "producer_byte_rate = 1500000 of user=small user: 99 % of 60 active seconds are at 1.1 MB/s" in result.output
     assert lake.read("recommendations", schemas.RECOMMENDATIONS).count() == 3
-    assert quotas_in(toml) == {"user=<default>": 2_900_000, "user=large": 2_900_000, "user=small user": 1_500_000}
+    assert quotas_in(toml) == {"user=<default>": 1_600_000, "user=large": 2_900_000, "user=small user": 1_500_000}
     assert "\n# 99 % of 60 active seconds are at 1.1 MB/s or less, over 11 s; x 1.3 headroom\n" in toml.read_text()
     head = "kafka-configs --bootstrap-server broker:9092 --alter --entity-type users"
     assert commands.read_text() == (
         "# Recommended by headrace pipeline recommend from recorded usage.\n"
-        f"{head} --entity-default --add-config producer_byte_rate=2900000\n"
+        f"{head} --entity-default --add-config producer_byte_rate=1600000\n"
         f"{head} --entity-name large --add-config producer_byte_rate=2900000\n"
         f"{head} --entity-name 'small user' --add-config producer_byte_rate=1500000\n"
     )
@@ -448,7 +481,8 @@ def test_the_files_have_the_largest_and_say_what_they_lack(lake: Lake, tmp_path:
 
 
 def test_options_reach_the_rules(lake: Lake, tmp_path: Path) -> None:
-    (tmp_path / "headrace.toml").write_text("[quota.window]\nnum = 2\n", encoding="utf-8")
+    quotas = '[[quotas]]\nentity = { user = "large" }\nproducer_byte_rate = "1MiB"\n'
+    (tmp_path / "headrace.toml").write_text(f"[quota.window]\nnum = 2\n{quotas}", encoding="utf-8")
     arguments = (
         *FIRST,
         "--headroom",
@@ -464,6 +498,8 @@ def test_options_reach_the_rules(lake: Lake, tmp_path: Path) -> None:
         " x 3 headroom; raised to 3.4 MB/s, the minimum for this key" in result.output
     )
     assert "elsewhere" not in result.output
+    rows = lake.read("recommendations", schemas.RECOMMENDATIONS).orderBy("user").collect()
+    assert [(row.user, row.present_quota) for row in rows] == [("large", 2.0**20), ("small user", None)]
 
 
 @pytest.mark.exhaustive
@@ -517,6 +553,13 @@ def test_an_empty_table_is_no_error(spark: SparkSession, tmp_path: Path) -> None
         (("--least", "produced"), 2, "expected NAME=VALUE"),
         (("--headroom", "0.9"), 2, "0.9 is not in the range x>=1"),
         (("--allow-throttled", "1"), 2, "1.0 is not in the range 0<=x<1"),
+        (("--allow-throttled", "0.1"), 2, "--allow-throttled is the limit of --follow-peaks"),
+        (("--capacity", "request_percentage=2MiB/s"), 2, "--capacity request_percentage=2MiB/s: could not convert"),
+        (("--capacity", "producer_byte_rate=2 apples"), 2, "'2 apples' is not a size; expected a rate of one of"),
+        (("--backtest-to", "2026-09-02"), 2, "--backtest-to requires --backtest-from"),
+        (("--to", "2026-09-02", "--backtest-from", "2026-09-02"), 2, "is not after the days to recommend from"),
+        (("--from", "2026-09-02", "--backtest-from", "2026-09-02"), 2, "is not after the days to recommend from"),
+        (("--backtest-from", "2026-09-02", "--backtest-to", "2026-09-01"), 2, "is after --backtest-to 2026-09-01"),
         (("--by", "topic"), 2, "'topic' is not one of 'user', 'client-id', 'user-and-client-id'"),
         (("--from", "2026-09-02", "--to", "2026-09-01"), 2, "--from 2026-09-02 is after --to 2026-09-01"),
     ],

@@ -13,7 +13,8 @@ from click.testing import CliRunner
 
 from headrace.config.loading import load_quotas
 from headrace.pipeline.analysis.prices import ITEMS, read_prices
-from headrace.pipeline.analysis.recommend import DEFAULT_LEAST, Rules
+from headrace.pipeline.analysis.recommend import rules as numbers
+from headrace.pipeline.analysis.recommend.rules import DEFAULT_LEAST, Rules
 from headrace.pipeline.analysis.rollup import read_teams
 from headrace.pipeline.cli import pipeline
 from headrace.pipeline.lake import schemas
@@ -38,7 +39,7 @@ def columns(first: str) -> set[str]:
 
 
 @pytest.mark.parametrize(
-    "line", [line for block in blocks("sh")[:2] for line in block.replace("\\\n", "").splitlines()]
+    "line", [line for block in blocks("sh")[:3] for line in block.replace("\\\n", "").splitlines()]
 )
 def test_the_commands_have_options_that_there_are(line: str) -> None:
     _, _, job, *options = shlex.split(line)
@@ -51,6 +52,7 @@ def test_the_commands_have_options_that_there_are(line: str) -> None:
 def test_the_tables_columns_are_all_there() -> None:
     assert columns("`date`, `hour`") == set(schemas.ROLLUP_HOUR.names)
     assert columns("`user`, `client_id` | the entity") == set(schemas.RECOMMENDATIONS.names)
+    assert columns("`key`, `user`, `client_id` | the bucket") == set(schemas.BACKTEST.names)
 
 
 def test_the_teams_file_is_taken() -> None:
@@ -84,7 +86,7 @@ def test_the_quotas_are_what_comes_out(spark: SparkSession, tmp_path: Path) -> N
     result = CliRunner().invoke(pipeline, ["recommend", "--lake", str(tmp_path), "--no-default", *arguments])
     assert result.exit_code == 0, result.output
     assert blocks("toml")[1] in toml.read_text(encoding="utf-8")
-    assert blocks("sh")[2] in commands.read_text(encoding="utf-8")
+    assert blocks("sh")[3] in commands.read_text(encoding="utf-8")
     assert len(load_quotas(toml)[0]) == 1
 
 
@@ -93,6 +95,12 @@ def test_the_numbers_are_those_of_the_code() -> None:
     assert f"times `--headroom` ({rules.headroom:g})" in words
     assert f"times `--throttled-headroom` ({rules.throttled_headroom:g})" in words
     assert f"less than `--least-seconds` ({rules.least_seconds})" in words
+    assert f"at least `--least-entities` ({rules.least_entities})" in words
+    assert f"suffices for {numbers.WIDELY:.0%}".replace("%", " %") in words
+    assert f"at least {numbers.STORM_SHARE:.0%} of the active seconds".replace("%", " %") in words
+    assert f"has at least {numbers.STORM_REQUESTS} requests; either half of them failed" in words
+    assert f"more than {numbers.STORM_FACTOR} times the entity's median" in words
+    assert (numbers.STORM_FAILED, numbers.HELD_SHARE) == (0.5, 0.5)  # "half"
     assert f"`--least`): {DEFAULT_LEAST[QuotaKey.PRODUCER_BYTE_RATE]:,} bytes a second" in words
     assert f"; {DEFAULT_LEAST[QuotaKey.PRODUCER_IDS_RATE]} producer ids." in words
 

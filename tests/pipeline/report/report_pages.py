@@ -58,6 +58,14 @@ def answer(user: str, **members: Any) -> dict[str, Any]:
     }  # fmt: skip
 
 
+def tested(user: str, **members: Any) -> dict[str, Any]:
+    return {
+        "key": PRODUCER, "user": user, "entity": f"user={user}", "quota": 2.0**20, "first_day": MONDAY,
+        "last_day": MONDAY, "seconds": 60, "throttled_seconds": 0, "refused_seconds": 0, "longest_throttle_ms": 3000,
+        "waited_ms": 7200, "amount": 2e6, "shifted_amount": 1e6, **members,
+    }  # fmt: skip
+
+
 def bill(team: str, gib: int) -> list[dict[str, Any]]:
     head = {"period": "day", "date": MONDAY, "team": team, "currency": "EUR", "amount": Decimal(2 * gib)}
     used = {"used": Decimal(gib * GIB), "unit": "bytes", "quantity": Decimal(gib), "per": "GiB", "price": Decimal(2)}
@@ -105,10 +113,11 @@ def tables_of(spark: SparkSession) -> dict[str, DataFrame]:
             spark,
             schemas.RECOMMENDATIONS,
             {"user": SCRIPT, "key": PRODUCER, "quota": 2.0**21, **quota, "active_seconds": 3600, "throttled": 4,
-             "reason": f"of {ODD}"},
+             "reason": f"of {ODD}", "misbehaviour": "retry-storm", "present_quota": 2.0**20, "peaks": 3},
             {"user": "bob", "client_id": "app-1", "key": REQUESTS, "quota": 12.5, **percent, "active_seconds": 60,
              "throttled": 0, "reason": "the least"},
         ),
+        "backtest": table(spark, schemas.BACKTEST, tested(SCRIPT, throttled_seconds=6), tested("bob")),
         "what_if": table(spark, schemas.WHAT_IF, answer(SCRIPT, **held), answer("bob")),
         "chargeback": table(spark, schemas.CHARGEBACK, *bill("<b>payments</b>", 3), *bill("search", 1)),
         "costs": table(

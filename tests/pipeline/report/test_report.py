@@ -159,10 +159,21 @@ def test_throttling(read: Read) -> None:
 
 def test_recommendations(read: Read) -> None:
     assert read.row("recommendations", SCRIPT, "-") == [
-        "2 MiB/s", "1 KiB/s", "1 MiB/s", "1.50 MiB/s", "3,600", "4", f"of {ODD}",
+        "2 MiB/s", "1 MiB/s", "1 KiB/s", "1 MiB/s", "1.50 MiB/s", "3", "3,600", "4", "retry-storm", f"of {ODD}",
     ]  # fmt: skip
-    assert read.row("recommendations", "bob", "app-1") == ["12.5 %", "1 %", "3 %", "4 %", "60", "0", "the least"]
+    assert read.row("recommendations", "bob", "app-1") == [
+        "12.5 %", "-", "1 %", "3 %", "4 %", "-", "60", "0", "-", "the least",
+    ]  # fmt: skip
     assert f"{SCRIPT}: quota 2 MiB/s, p99 1 MiB/s, peak 1.50 MiB/s" in read.texts["recommendations"]
+
+
+def test_the_back_test(read: Read) -> None:
+    assert "applied to the usage from 2026-09-21 to 2026-09-21" in read.text("backtest")
+    assert "1 of 2 buckets would have been throttled" in read.text("backtest")
+    assert read.row("backtest", SCRIPT, "-", PRODUCER) == [
+        f"user={SCRIPT}", "1 MiB/s", "6 of 60", "10.0 %", "0", "3 s", "7.20 s", "50.0 %",
+    ]  # fmt: skip
+    assert "bob" not in read.text("backtest")
 
 
 def test_what_if(read: Read) -> None:
@@ -212,7 +223,8 @@ def test_without_tables_the_report_names_the_jobs_that_write_them() -> None:
     no_references(read)
     for anchor, table in {
         "glance": "usage", "used": "usage", "senders": "usage", "throttling": "usage", "what-if": "what_if",
-        "recommendations": "recommendations", "bills": "chargeback", "costs": "costs", "anomalies": "anomalies",
+        "recommendations": "recommendations", "backtest": "backtest", "bills": "chargeback", "costs": "costs",
+        "anomalies": "anomalies",
     }.items():  # fmt: skip
         sentence = f"There is no table {table} yet: headrace pipeline {MADE_BY[table]} creates it."
         assert sentence in read.texts[anchor]
@@ -225,6 +237,7 @@ def test_empty_tables_say_so(spark: SparkSession) -> None:
     assert "The table usage has no records in this period." in read.texts["glance"]
     assert "There is no usage in this period." in read.texts["used"]
     assert "The table recommendations is empty." in read.texts["recommendations"]
+    assert "The recommended quotas were not applied to the usage of other days." in read.texts["backtest"]
     assert "The table costs is empty." in read.texts["costs"]
     assert "The table chargeback has no bills" in read.text("bills")
     assert "no usage would be charged" in read.text("what-if")
