@@ -10,6 +10,8 @@
     recommendations                   recommended quotas
     what_if                           the effect of quotas on recorded usage
     anomalies        date             deviations from each entity's past
+    anomaly_windows  date             usage by window, for anomalies
+    anomaly_sketches date             entities' days as the past of later days, for anomalies
     costs                             the cost model of requests
 
 Tables are read with the schema of this version. A column that older files lack is null; one that they have under an
@@ -43,6 +45,8 @@ MADE_BY: Final = {
     "recommendations": "recommend",
     "what_if": "what-if",
     "anomalies": "anomalies",
+    "anomaly_windows": "anomalies",
+    "anomaly_sketches": "anomalies",
     "costs": "calibrate",
 }
 """The job that writes each table."""

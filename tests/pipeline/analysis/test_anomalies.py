@@ -10,9 +10,13 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from click.testing import CliRunner
+from pyspark.sql import functions as sf
 
-from headrace.pipeline.analysis.anomalies import anomalies, duration
-from headrace.pipeline.analysis.anomaly_baselines import Rules, windows_of
+from headrace.pipeline.analysis.anomalies.deviating import Examined, deviations
+from headrace.pipeline.analysis.anomalies.findings import anomalies, duration
+from headrace.pipeline.analysis.anomalies.rules import DAY_S, Rules
+from headrace.pipeline.analysis.anomalies.sketches import sketches_of
+from headrace.pipeline.analysis.anomalies.windows import starts_of, windows_of
 from headrace.pipeline.cli import pipeline
 from headrace.pipeline.lake import schemas
 from headrace.pipeline.lake.tables import Lake
@@ -61,8 +65,14 @@ def found(
     until_hour: float = 24,
 ) -> list[Row]:
     windows = windows_of(usage(spark, records), rules.window_s).persist()
+    midnight = MIDNIGHT + (day - DAY).days * DAY_S
     try:
-        frame = anomalies(windows, day, MIDNIGHT + round(until_hour * HOUR), rules)
+        starts, past = starts_of(windows), sf.col("start") < midnight
+        sketches = sketches_of(windows.where(past), 0, starts, rules, 0)
+        of_day = sf.col("start").between(midnight - rules.window_s, midnight + DAY_S - 1)
+        until_s = MIDNIGHT + round(until_hour * HOUR)
+        examined = Examined(since_s=midnight, until_s=until_s, starts=starts, rules=rules)
+        frame = anomalies(deviations(windows.where(of_day), sketches, examined, 0), rules)
         assert frame.schema.names == schemas.ANOMALIES.names
         return frame.orderBy("start", "kind", "user", "client_id").collect()
     finally:
