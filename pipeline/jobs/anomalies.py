@@ -39,7 +39,7 @@ MINUTES_OF_A_DAY = 1440
 )  # fmt: skip
 @number_option(
     "--past", click.IntRange(1), RULES.past_days,
-    "Days before a day with which its windows are compared, besides the day itself so far.",
+    "Days before a day with which its windows are compared, besides its own earlier hours.",
     metavar="DAYS", to="past_days",
 )  # fmt: skip
 @number_option(
@@ -85,7 +85,8 @@ def command(
 ) -> None:
     """Find usage that is unlike each entity's own past: producer ids, retries, connections, bytes and thread time.
 
-    The table anomalies is rewritten for the days that are examined: by default, the last two days of usage. An entity
+    The table anomalies is rewritten for the days that are examined: by default, the last two days of usage. The windows
+    of a day and what later days are compared with are kept in the tables anomaly_windows and anomaly_sketches. An entity
     whose past is too short (fewer than --least-past windows) is reported only if half of its requests fail, open a
     connection or request a producer id, and the number is at least five times the --least value.
     """

@@ -28,7 +28,7 @@ from headrace.pipeline.analysis.anomalies.sketches import (
 from headrace.pipeline.analysis.anomalies.windows import Windows, group_column, groups_for, numbered
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
     from numpy.typing import NDArray
     from pyspark.sql import DataFrame
@@ -96,22 +96,19 @@ def deviations(windows: DataFrame, sketches: DataFrame, examined: Examined, rows
     group = group_column(groups_for(rows))
     of_day = windows.withColumn("group", group).groupBy("group")
     of_past = sketches.withColumn("group", group).groupBy("group")
-    return of_day.cogroup(of_past).applyInArrow(_comparing(examined), DEVIATIONS)
+    return of_day.cogroup(of_past).applyInArrow(lambda left, right: compared(left, right, examined), DEVIATIONS)
 
 
-def _comparing(examined: Examined) -> Callable[[Any, Any], Any]:
-    def compare(windows: Any, sketches: Any) -> Any:
-        entities, (entity, of_sketch) = numbered(windows, sketches)
-        seen = np.zeros(entities.num_rows, dtype=np.bool_)
-        seen[entity] = True  # others have no window, and cannot have stopped on this day
-        whole = Windows.of(windows, entity, entities["cluster"].to_pylist(), examined.starts, examined.rules)
-        of_day = whole.at(whole.start >= examined.since_s)
-        known = seen[of_sketch]
-        past = _Past.of(of_day, sketches.filter(pa.array(known)), of_sketch[known], len(seen), examined.rules)
-        found = [_table(each, entities) for each in _by_hour(of_day, past, examined)]
-        return pa.concat_tables(found)
-
-    return compare
+def compared(windows: Any, sketches: Any, examined: Examined) -> Any:
+    """Return the windows of a group of entities that deviate: `deviations` for Arrow tables."""
+    entities, (entity, of_sketch) = numbered(windows, sketches)
+    seen = np.zeros(entities.num_rows, dtype=np.bool_)
+    seen[entity] = True  # others have no window, and cannot have stopped on this day
+    whole = Windows.of(windows, entity, entities["cluster"].to_pylist(), examined.starts, examined.rules)
+    of_day = whole.at(whole.start >= examined.since_s)
+    known = seen[of_sketch]
+    past = _Past.of(of_day, sketches.filter(pa.array(known)), of_sketch[known], len(seen), examined.rules)
+    return pa.concat_tables([_table(each, entities) for each in _by_hour(of_day, past, examined)])
 
 
 def _by_hour(windows: Windows, past: _Past, examined: Examined) -> Iterator[_Compared]:

@@ -23,8 +23,6 @@ from headrace.pipeline.analysis.anomalies.windows import Windows, group_column, 
 from headrace.pipeline.lake import schemas
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from numpy.typing import NDArray
     from pyspark.sql import DataFrame
 
@@ -56,23 +54,17 @@ def sketches_of(windows: DataFrame, since_s: int, starts: Starts, rules: Rules, 
     names = [*ENTITY, "date", *_KEPT]
     schema = ", ".join(f"{name} {schemas.ANOMALY_SKETCHES[name].dataType.simpleString()}" for name in names)
     groups = windows.withColumn("group", group_column(groups_for(rows))).groupBy("group")
-    return groups.applyInArrow(_sketching(since_s, starts, rules), schema)
+    return groups.applyInArrow(lambda table: sketched(table, since_s, starts, rules), schema)
 
 
 _KEPT: Final = ("first", "windows", "sizes", "histogram", "highest", "lowest")
 
 
-def _sketching(since_s: int, starts: Starts, rules: Rules) -> Callable[[Any], Any]:
-    def sketch(table: Any) -> Any:
-        entities, (entity,) = numbered(table)
-        windows = Windows.of(table, entity, entities["cluster"].to_pylist(), starts, rules)
-        return _sketched(windows.at(windows.start >= since_s), entities, rules)
-
-    return sketch
-
-
-def _sketched(windows: Windows, entities: Any, rules: Rules) -> Any:
-    """Return an Arrow table with a row for each entity and day that the windows have."""
+def sketched(table: Any, since_s: int, starts: Starts, rules: Rules) -> Any:
+    """Return the sketches of a group of entities: `sketches_of` for Arrow tables."""
+    entities, (entity,) = numbered(table)
+    whole = Windows.of(table, entity, entities["cluster"].to_pylist(), starts, rules)
+    windows = whole.at(whole.start >= since_s)
     day = windows.start // DAY_S
     days = day - day.min(initial=NEVER)
     count = int(days.max(initial=0)) + 1
@@ -97,10 +89,14 @@ def _sketched(windows: Windows, entities: Any, rules: Rules) -> Any:
 
 
 def extremes(windows: Windows, row: Ints, rows: int, hour: Ints, hours: int) -> tuple[Floats, Floats]:
-    """Return the highest and lowest value by row, quantity and hour; infinite for hours without windows."""
+    """Return the highest and lowest value by row, quantity and hour; infinite for hours without windows. The windows
+    must be sorted by row and hour.
+    """
     highest, lowest = np.full((rows, hours, Q), -np.inf), np.full((rows, hours, Q), np.inf)
-    np.maximum.at(highest, (row, hour), windows.values)
-    np.minimum.at(lowest, (row, hour), windows.values)
+    if len(row):
+        firsts = np.flatnonzero(np.diff(row * hours + hour, prepend=-1))
+        highest[row[firsts], hour[firsts]] = np.maximum.reduceat(windows.values, firsts)
+        lowest[row[firsts], hour[firsts]] = np.minimum.reduceat(windows.values, firsts)
     return highest.transpose(0, 2, 1), lowest.transpose(0, 2, 1)
 
 

@@ -66,7 +66,7 @@ class Days:
             if day >= first:
                 self._make_windows(day)
                 self.lake.replace_partition("anomalies", self._anomalies(day).coalesce(1), "date", day)
-            if day < last:
+            if day < last or day in self._sketched:
                 self._make_sketches(day)
 
     def _look_up(self, begin: date, first: date, last: date) -> None:
