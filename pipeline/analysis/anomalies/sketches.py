@@ -45,8 +45,8 @@ NEVER: Final = np.iinfo(np.int64).max
 """Later than any second."""
 
 
-def sketches_of(windows: DataFrame, since_s: int, starts: Starts, rules: Rules, rows: int) -> DataFrame:
-    """Return the sketches of the days from the second ``since_s`` on: a row for each entity and ``date``.
+def sketches_of(windows: DataFrame, seconds: range, starts: Starts, rules: Rules, rows: int) -> DataFrame:
+    """Return the sketches of the days whose ``seconds`` are given: a row for each entity and ``date``.
 
     ``windows`` (`windows_of`), about ``rows`` of them, should include the last ones of the day before, after which an
     entity may have stopped.
@@ -54,17 +54,17 @@ def sketches_of(windows: DataFrame, since_s: int, starts: Starts, rules: Rules, 
     names = [*ENTITY, "date", *_KEPT]
     schema = ", ".join(f"{name} {schemas.ANOMALY_SKETCHES[name].dataType.simpleString()}" for name in names)
     groups = windows.withColumn("group", group_column(groups_for(rows))).groupBy("group")
-    return groups.applyInArrow(lambda table: sketched(table, since_s, starts, rules), schema)
+    return groups.applyInArrow(lambda table: sketched(table, seconds, starts, rules), schema)
 
 
 _KEPT: Final = ("first", "windows", "sizes", "histogram", "highest", "lowest")
 
 
-def sketched(table: Any, since_s: int, starts: Starts, rules: Rules) -> Any:
+def sketched(table: Any, seconds: range, starts: Starts, rules: Rules) -> Any:
     """Return the sketches of a group of entities: `sketches_of` for Arrow tables."""
     entities, (entity,) = numbered(table)
     whole = Windows.of(table, entity, entities["cluster"].to_pylist(), starts, rules)
-    windows = whole.at(whole.start >= since_s)
+    windows = whole.at((whole.start >= seconds.start) & (whole.start < seconds.stop))
     day = windows.start // DAY_S
     days = day - day.min(initial=NEVER)
     count = int(days.max(initial=0)) + 1

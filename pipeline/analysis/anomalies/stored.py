@@ -105,7 +105,8 @@ class Days:
         if records is None:
             return
         windows = self._windows(day)
-        made = sketches_of(windows, second_of(day), starts_of(windows), self.rules, windows.count())
+        seconds = range(second_of(day), second_of(day) + DAY_S)
+        made = sketches_of(windows, seconds, starts_of(windows), self.rules, windows.count())
         kept_hours, final = min(self.rules.known_hours, HOURS), self._is_final(day)
         self._replace(
             SKETCHES, schemas.ANOMALY_SKETCHES, made, day, records=records, known_hours=kept_hours, final=final

@@ -68,7 +68,7 @@ def found(
     midnight = MIDNIGHT + (day - DAY).days * DAY_S
     try:
         starts, past = starts_of(windows), sf.col("start") < midnight
-        sketches = sketches_of(windows.where(past), 0, starts, rules, 0)
+        sketches = sketches_of(windows.where(past), range(midnight), starts, rules, 0)
         of_day = sf.col("start").between(midnight - rules.window_s, midnight + DAY_S - 1)
         until_s = MIDNIGHT + round(until_hour * HOUR)
         examined = Examined(since_s=midnight, until_s=until_s, starts=starts, rules=rules)

@@ -78,8 +78,8 @@ def found_by_sketches(usage: Usage) -> Found:
     past = {key: window for key, window in usage.items() if key[1] < MIDNIGHT}
     of_day = {key: window for key, window in usage.items() if key[1] >= MIDNIGHT - RULES.window_s}
     sketches = [
-        sketched(table({key: each for key, each in past.items() if key[1] // DAY_S == day}), 0, starts, RULES)
-        for day in sorted({start // DAY_S for _, start in past})
+        sketched(table(past), range(day, day + DAY_S), starts, RULES)
+        for day in range(MIDNIGHT - RULES.past_days * DAY_S, MIDNIGHT, DAY_S)
     ]
     examined = Examined(since_s=MIDNIGHT, until_s=MIDNIGHT + DAY_S, starts=starts, rules=RULES)
     rows = compared(table(of_day), pa.concat_tables(sketches), examined).to_pylist()
@@ -185,9 +185,9 @@ def test_a_group_without_windows_and_one_without_a_past() -> None:
     usage = {(1, MIDNIGHT): {"requests": 10, "failed": 0, "bytes": 10, "thread_ms": 1, "new_ids": 100, "produced": 9,
                              "connections": 0}}  # fmt: skip
     starts = {"a": [MIDNIGHT]}
-    sketches = sketched(table(usage), 0, starts, RULES)
+    sketches = sketched(table(usage), range(MIDNIGHT, MIDNIGHT + DAY_S), starts, RULES)
     examined = Examined(since_s=MIDNIGHT, until_s=MIDNIGHT + DAY_S, starts=starts, rules=RULES)
     assert compared(table({}), sketches, examined).num_rows == 0
     (row,) = compared(table(usage), sketches.slice(0, 0), examined).to_pylist()
     assert (row["quantity"], row["value"], row["usual"], row["score"]) == ("new_ids", 100, None, None)
-    assert sketched(table({}), 0, starts, RULES).select(ENTITY).num_rows == 0
+    assert sketched(table({}), range(MIDNIGHT), starts, RULES).select(ENTITY).num_rows == 0
