@@ -125,7 +125,7 @@ def _report_result(tables: Lake, first: date, last: date) -> None:
     counts = whole.groupBy("kind").count().orderBy("kind").collect()  # a row for each of a few kinds
     kinds = ", ".join(f"{row['count']:,} x {row.kind}" for row in counts) or "nothing unusual"
     report_progress(f"{first:%Y-%m-%d} to {last:%Y-%m-%d}: {kinds}")
-    for row in whole.orderBy("start", "user", "client_id", "kind").limit(SHOWN).collect():
+    for row in whole.orderBy("start", "user", "client_id", "kind", "cluster").limit(SHOWN).collect():
         click.echo(f"{row.start:%Y-%m-%d %H:%M} {row.kind}: {row.description}")
     if sum(row["count"] for row in counts) > SHOWN:
         report_progress(f"these are the first {SHOWN}; the table anomalies has all of them")

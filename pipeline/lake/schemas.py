@@ -258,7 +258,7 @@ ANOMALIES: Final = _columns(
 
 ``description`` is a sentence. ``observed``, ``usual`` and ``score`` are of the window that deviates most; ``usual`` and
 ``score`` are null if the past is too short. A null ``client_id`` stands for all client ids of the user. ``cluster`` is
-null in rows of versions before 0.2.0.
+null in rows of versions that did not distinguish clusters.
 """
 
 ANOMALY_WINDOWS: Final = _columns(

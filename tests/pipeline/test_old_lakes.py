@@ -25,7 +25,7 @@ OLD_DAY, NEW_DAY = date(2026, 9, 21), date(2026, 9, 22)
 
 def anomaly(spark: SparkSession, day: date, description: str) -> DataFrame:
     start = datetime(day.year, day.month, day.day, 12, tzinfo=UTC)
-    row = (start, "retry-storm", "alice", "app-1", 120.0, 1.5, 9.0, description, 3)
+    row = (start, "retry-storm", "alice", "app-1", 120.0, 1.5, 9.0, description, 3, "cluster-1")
     return spark.createDataFrame([row], schemas.ANOMALIES)
 
 

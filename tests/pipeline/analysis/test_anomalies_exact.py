@@ -27,7 +27,7 @@ Found = dict[tuple[int, int, str], tuple[float, float | None, float | None]]
 
 def made_usage(seed: int) -> tuple[Usage, set[tuple[int, int, str]]]:
     """Return a week of clients whose loads vary by day and at random, some seldom, and what is planted on its last day:
-    fivefold the usual and more, or nothing, of clients with enough usage.
+    forty times the usual and the like, and for one client nothing; clients that are active seldom have none.
     """
     dice = np.random.default_rng(seed)
     usage: Usage = {}
@@ -51,13 +51,13 @@ def made_usage(seed: int) -> tuple[Usage, set[tuple[int, int, str]]]:
         elif kind == "failed_share":
             window["failed"] = window["requests"] // 2
         elif kind == "requests":
-            window["requests"] *= 8
+            window["requests"] *= 40
         elif kind == "new_ids":
             window[kind] = window["produced"]
         elif kind == "connections":
             window[kind] = 500
         else:
-            window[kind] *= 8
+            window[kind] *= 40
         planted.add((client, start, kind))
     return usage, planted
 
