@@ -85,10 +85,10 @@ def command(
 ) -> None:
     """Find usage that is unlike each entity's own past: producer ids, retries, connections, bytes and thread time.
 
-    The table anomalies is rewritten for the days that are examined: by default, the last two days of usage. The windows
-    of a day and what later days are compared with are kept in the tables anomaly_windows and anomaly_sketches. An entity
-    whose past is too short (fewer than --least-past windows) is reported only if half of its requests fail, open a
-    connection or request a producer id, and the number is at least five times the --least value.
+    The table anomalies is rewritten for the days that are examined: by default, the last two days of usage. A day's
+    windows, and sketches with which later days are compared, are kept in anomaly_windows and anomaly_sketches. An
+    entity whose past is too short (fewer than --least-past windows) is reported only if half of its requests fail, open
+    a connection or request a producer id, and the number is at least five times the --least value.
     """
     if MINUTES_OF_A_DAY % window:
         raise click.BadParameter(f"--window {window}: expected a divisor of the {MINUTES_OF_A_DAY} minutes of a day")

@@ -200,7 +200,7 @@ class _Compared:
     rules: Rules
 
     def emptier(self) -> Bools:
-        """Return whether the requests carry unusually little data; false without a past, as each comparison with NaN."""
+        """Return whether the requests carry unusually little data; without a past, NaN makes it false."""
         return self.windows.values[:, EACH] * self.rules.factor < self.usual[:, EACH]
 
     def deviating(self) -> Bools:

@@ -176,8 +176,10 @@ def test_planted_anomalies_are_those_of_an_exact_computation(seed: int) -> None:
     for key, (value, usual, score) in exact.items():
         nothing = QUANTITIES[key[2]]
         assert found[key][0] == pytest.approx(value)
-        assert usual is not None and found[key][1] is not None
-        assert abs(math.log(found[key][1] + nothing) - math.log(usual + nothing)) < WIDTH
+        estimate = found[key][1]
+        assert usual is not None
+        assert estimate is not None
+        assert abs(math.log(estimate + nothing) - math.log(usual + nothing)) < WIDTH
         assert found[key][2] == pytest.approx(score, rel=0.3), "the spread is at least 0.1, and at most 0.03 off"
 
 
