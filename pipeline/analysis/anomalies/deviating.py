@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 import pyarrow as pa
 
-from headrace.pipeline.analysis.anomalies.rules import ENTITY, HOUR_S, QUANTITIES
+from headrace.pipeline.analysis.anomalies.rules import DAY_S, ENTITY, HOUR_S, QUANTITIES
 from headrace.pipeline.analysis.anomalies.sketches import (
     NEVER,
     NOTHING,
@@ -105,7 +105,7 @@ def compared(windows: Any, sketches: Any, examined: Examined) -> Any:
     seen = np.zeros(entities.num_rows, dtype=np.bool_)
     seen[entity] = True  # others have no window, and cannot have stopped on this day
     whole = Windows.of(windows, entity, entities["cluster"].to_pylist(), examined.starts, examined.rules)
-    of_day = whole.at(whole.start >= examined.since_s)
+    of_day = whole.at((whole.start >= examined.since_s) & (whole.start < examined.since_s + DAY_S))
     known = seen[of_sketch]
     past = _Past.of(of_day, sketches.filter(pa.array(known)), of_sketch[known], len(seen), examined.rules)
     return pa.concat_tables([_table(each, entities) for each in _by_hour(of_day, past, examined)])
