@@ -1,15 +1,14 @@
 """Computations on the tables: bills, recommendations, what-if answers, cost models, anomalies.
 
-usage              functions of usage records that several jobs need
-events             what quotas are charged with, and when
-rollup             sums by hour and day, and bills
-prices             price sheets, for bills
-recommend          quotas from recorded usage; a package
-backtest           recommended quotas applied to later usage
-what_if            usage charged to quotas
-quota_files        quotas as files: read for what-if, written by recommend
-calibrate          the cost model of requests, fitted to a broker
-handler_times      the time of brokers' request handlers, from JmxTool
-anomalies          deviations from each entity's past
-anomaly_baselines  windows of usage, and what is usual in them
+usage          functions of usage records that several jobs need
+events         what quotas are charged with, and when
+rollup         sums by hour and day, and bills
+prices         price sheets, for bills
+recommend      quotas from recorded usage; a package
+backtest       recommended quotas applied to later usage
+what_if        usage charged to quotas
+quota_files    quotas as files: read for what-if, written by recommend
+calibrate      the cost model of requests, fitted to a broker
+handler_times  the time of brokers' request handlers, from JmxTool
+anomalies      deviations of a day from each entity's past
 """

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 import click
 from pyspark.sql import functions as sf
 
-from headrace.pipeline.analysis.anomalies import anomalies
-from headrace.pipeline.analysis.anomaly_baselines import Rules, windows_of
+from headrace.pipeline.analysis.anomalies.rules import Rules
+from headrace.pipeline.analysis.anomalies.stored import Days
 from headrace.pipeline.cli import LAKE, day_options, number_option, report_progress, spark_options
 from headrace.pipeline.errors import InputError
 from headrace.pipeline.lake import schemas
@@ -17,7 +17,6 @@ from headrace.pipeline.lake.session import start_session
 from headrace.pipeline.lake.tables import Lake
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from datetime import date
 
     from pyspark.sql import DataFrame
@@ -26,6 +25,8 @@ if TYPE_CHECKING:
 
 RULES = Rules()
 SHOWN = 50
+RECENT_DAYS = 2
+"""The newest day is looked for in the last few days first, so that those before them are not read."""
 MINUTES_OF_A_DAY = 1440
 
 
@@ -38,7 +39,7 @@ MINUTES_OF_A_DAY = 1440
 )  # fmt: skip
 @number_option(
     "--past", click.IntRange(1), RULES.past_days,
-    "Days before a day with which its windows are compared, besides the day itself so far.",
+    "Days before a day with which its windows are compared, besides its own earlier hours.",
     metavar="DAYS", to="past_days",
 )  # fmt: skip
 @number_option(
@@ -84,9 +85,10 @@ def command(
 ) -> None:
     """Find usage that is unlike each entity's own past: producer ids, retries, connections, bytes and thread time.
 
-    The table anomalies is rewritten for the days that are examined: by default, the last two days of usage. An entity
-    whose past is too short (fewer than --least-past windows) is reported only if half of its requests fail, open a
-    connection or request a producer id, and the number is at least five times the --least value.
+    The table anomalies is rewritten for the days that are examined: by default, the last two days of usage. A day's
+    windows, and sketches with which later days are compared, are kept in anomaly_windows and anomaly_sketches. An
+    entity whose past is too short (fewer than --least-past windows) is reported only if half of its requests fail, open
+    a connection or request a producer id, and the number is at least five times the --least value.
     """
     if MINUTES_OF_A_DAY % window:
         raise click.BadParameter(f"--window {window}: expected a divisor of the {MINUTES_OF_A_DAY} minutes of a day")
@@ -98,46 +100,32 @@ def command(
         report_progress("the lake has no usage, so no day was examined")
         return
     end = newest if last is None else last
-    days = list(_days(end - timedelta(days=1) if first is None else first, end))
-    begin = sf.lit(days[0] - timedelta(days=rules.past_days))
-    windows = windows_of(usage.where(sf.col("date").between(begin, sf.lit(days[-1]))), rules.window_s).persist()
-    try:
-        for day in days:
-            tables.replace_partition(
-                "anomalies", anomalies_of_day(windows, day, until_s, rules).coalesce(1), "date", day
-            )
-    finally:
-        windows.unpersist()
-    _report_result(tables, days)
-
-
-def anomalies_of_day(windows: DataFrame, day: date, until_s: int, rules: Rules) -> DataFrame:
-    """Return the anomalies of ``day``; other days in ``windows`` serve only as its past."""
-    date = sf.to_date(sf.timestamp_seconds("start"))
-    begin = day - timedelta(days=rules.past_days)
-    return anomalies(windows.where(date.between(sf.lit(begin), sf.lit(day))), day, until_s, rules)
+    begin = end - timedelta(days=1) if first is None else first
+    if begin > end:
+        raise InputError(f"--from {begin} is after {end}, the last day with usage")
+    Days(lake=tables, usage=usage, until_s=until_s, rules=rules).examine(begin, end)
+    _report_result(tables, begin, end)
 
 
 def _end(usage: DataFrame) -> tuple[date | None, int]:
     """Return the newest day with usage, and the second (exclusive) up to which its usage has been ingested."""
-    newest = usage.agg(sf.max("date")).collect()[0][0]
+    recent = usage.where(sf.col("date") >= sf.date_sub(sf.current_date(), RECENT_DAYS))
+    newest = _newest(recent) or _newest(usage)
     second = usage.where(sf.col("date") == sf.lit(newest)).agg(sf.max("second")).collect()[0][0]
     return newest, (second or 0) + 1
 
 
-def _days(first: date, last: date) -> Iterator[date]:
-    if first > last:
-        raise InputError(f"--from {first} is after {last}, the last day with usage")
-    for number in range((last - first).days + 1):
-        yield first + timedelta(days=number)
+def _newest(usage: DataFrame) -> date | None:
+    newest: date | None = usage.agg(sf.max("date")).collect()[0][0]
+    return newest
 
 
-def _report_result(tables: Lake, days: list[date]) -> None:
-    whole = tables.read("anomalies", schemas.ANOMALIES).where(sf.col("date").between(sf.lit(days[0]), sf.lit(days[-1])))
+def _report_result(tables: Lake, first: date, last: date) -> None:
+    whole = tables.read("anomalies", schemas.ANOMALIES).where(sf.col("date").between(first, last))
     counts = whole.groupBy("kind").count().orderBy("kind").collect()  # a row for each of a few kinds
     kinds = ", ".join(f"{row['count']:,} x {row.kind}" for row in counts) or "nothing unusual"
-    report_progress(f"{days[0]:%Y-%m-%d} to {days[-1]:%Y-%m-%d}: {kinds}")
-    for row in whole.orderBy("start", "user", "client_id", "kind").limit(SHOWN).collect():
+    report_progress(f"{first:%Y-%m-%d} to {last:%Y-%m-%d}: {kinds}")
+    for row in whole.orderBy("start", "user", "client_id", "kind", "cluster").limit(SHOWN).collect():
         click.echo(f"{row.start:%Y-%m-%d %H:%M} {row.kind}: {row.description}")
     if sum(row["count"] for row in counts) > SHOWN:
         report_progress(f"these are the first {SHOWN}; the table anomalies has all of them")

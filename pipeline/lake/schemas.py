@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from pyspark.sql.types import (
+    BinaryType,
     BooleanType,
     DateType,
     DecimalType,
@@ -282,11 +283,61 @@ ANOMALIES: Final = _columns(
     score=_DOUBLE,
     description=_TEXT,
     windows=_LONG,
+    cluster=_TEXT,
 )
 """The table ``anomalies``: usage that is unlike an entity's own past, for ``windows`` windows from ``start`` on.
 
 ``description`` is a sentence. ``observed``, ``usual`` and ``score`` are of the window that deviates most; ``usual`` and
-``score`` are null if the past is too short. A null ``client_id`` stands for all client ids of the user.
+``score`` are null if the past is too short. A null ``client_id`` stands for all client ids of the user. ``cluster`` is
+null in rows of versions that did not distinguish clusters.
+"""
+
+ANOMALY_WINDOWS: Final = _columns(
+    date=DateType(),
+    start=_LONG,
+    cluster=_TEXT,
+    user=_TEXT,
+    client_id=_TEXT,
+    requests=_LONG,
+    failed=_LONG,
+    bytes=_LONG,
+    thread_ms=_DOUBLE,
+    new_ids=_LONG,
+    produced=_LONG,
+    connections=_LONG,
+    window_s=_INT,
+    records=_LONG,
+)
+"""The table ``anomaly_windows``: usage in the ``window_s`` seconds from the second ``start`` on.
+
+``failed``: requests that failed or were refused, ``produced``: Produce requests. A null ``client_id`` stands for all
+client ids of the user. ``records`` is the number of usage records that the day had, the same in all of its rows.
+"""
+
+ANOMALY_SKETCHES: Final = _columns(
+    date=DateType(),
+    cluster=_TEXT,
+    user=_TEXT,
+    client_id=_TEXT,
+    first=_LONG,
+    windows=_INT,
+    sizes=BinaryType(),
+    histogram=BinaryType(),
+    highest=BinaryType(),
+    lowest=BinaryType(),
+    window_s=_INT,
+    known_hours=_INT,
+    records=_LONG,
+    final=BooleanType(),
+)
+"""The table ``anomaly_sketches``: a day of an entity, as the past of later days.
+
+``windows`` is the number of windows with usage, ``first`` the start of the first one. The columns of bytes have numbers
+for each of the quantities of `headrace.pipeline.analysis.anomalies.rules`, in their order, little-endian: ``sizes`` the
+number of buckets (16 bits); ``histogram`` for each bucket its number, the number of its windows (16 bits each) and the
+mean of their values (a float of 32 bits); ``highest`` and ``lowest`` the extremes of ``known_hours`` hours (doubles),
+the most extreme first. ``window_s``, ``records`` and ``final`` are the same in all rows of a day: the length of the
+windows, the number of usage records, and whether the day was final.
 """
 
 RELEASES: Final = _columns(number=_LONG, released=TimestampType(), versions=MapType(_TEXT, _LONG))

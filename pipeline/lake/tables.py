@@ -11,6 +11,8 @@
     backtest                          the effect of recommended quotas on later usage
     what_if                           the effect of quotas on recorded usage
     anomalies        date             deviations from each entity's past
+    anomaly_windows  date             usage by window, for anomalies
+    anomaly_sketches date             entities' days as the past of later days, for anomalies
     costs                             the cost model of requests
     releases                          the versions of `RELEASED` that belong together
 
@@ -48,6 +50,8 @@ MADE_BY: Final = {
     "backtest": "recommend --backtest-from",
     "what_if": "what-if",
     "anomalies": "anomalies",
+    "anomaly_windows": "anomalies",
+    "anomaly_sketches": "anomalies",
     "costs": "calibrate",
 }
 """The job that writes each table."""

@@ -63,7 +63,7 @@ LONG_RUN: Final = {
         no_entity_stops_where_nothing_was_recorded what_came_in_several_hours_before_is_known
         a_new_level_is_reported_once_and_known_by_then clients_with_a_name_each_are_examined_as_their_user
         a_storm_of_two_minutes_is_reported_by_the_default_rules a_window_that_is_not_over_is_not_examined
-        the_table_is_rewritten_for_the_examined_days""",
+        the_table_is_rewritten_for_the_examined_days a_day_is_computed_again_only_if_its_usage_has_changed""",
     "test_calibrate": """a_planted_model_is_recovered_within_five_percent a_base_below_nothing_is_left_out
         the_same_intervals_are_held_out_each_time a_price_below_nothing_is_left_out
         requests_of_one_size_scale_the_line_in_force a_worse_line_is_not_accepted

@@ -10,9 +10,13 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from click.testing import CliRunner
+from pyspark.sql import functions as sf
 
-from headrace.pipeline.analysis.anomalies import anomalies, duration
-from headrace.pipeline.analysis.anomaly_baselines import Rules, windows_of
+from headrace.pipeline.analysis.anomalies.deviating import Examined, deviations
+from headrace.pipeline.analysis.anomalies.findings import anomalies, duration
+from headrace.pipeline.analysis.anomalies.rules import DAY_S, Rules
+from headrace.pipeline.analysis.anomalies.sketches import sketches_of
+from headrace.pipeline.analysis.anomalies.windows import starts_of, windows_of
 from headrace.pipeline.cli import pipeline
 from headrace.pipeline.lake import schemas
 from headrace.pipeline.lake.tables import Lake
@@ -61,8 +65,14 @@ def found(
     until_hour: float = 24,
 ) -> list[Row]:
     windows = windows_of(usage(spark, records), rules.window_s).persist()
+    midnight = MIDNIGHT + (day - DAY).days * DAY_S
     try:
-        frame = anomalies(windows, day, MIDNIGHT + round(until_hour * HOUR), rules)
+        starts, past = starts_of(windows), sf.col("start") < midnight
+        sketches = sketches_of(windows.where(past), range(midnight), starts, rules, 0)
+        of_day = sf.col("start").between(midnight - rules.window_s, midnight + DAY_S - 1)
+        until_s = MIDNIGHT + round(until_hour * HOUR)
+        examined = Examined(since_s=midnight, until_s=until_s, starts=starts, rules=rules)
+        frame = anomalies(deviations(windows.where(of_day), sketches, examined, 0), rules)
         assert frame.schema.names == schemas.ANOMALIES.names
         return frame.orderBy("start", "kind", "user", "client_id").collect()
     finally:
@@ -387,6 +397,36 @@ def test_the_table_is_rewritten_for_the_examined_days(spark: SparkSession, tmp_p
     status, said = run(*given, "--from", "2026-09-22", "--to", "2026-09-22", "--factor", "6")
     assert "2026-09-22 to 2026-09-22: nothing unusual" in said
     assert [str(row.date) for row in lake.read("anomalies", schemas.ANOMALIES).collect()] == ["2026-09-21"]
+
+
+def stored(tmp_path: Path) -> dict[str, int]:
+    """Return the time of each file of windows and sketches."""
+    files = tmp_path.glob("anomaly_*/date=*/*.parquet")
+    return {str(each.relative_to(tmp_path)): each.stat().st_mtime_ns for each in files}
+
+
+def test_a_day_is_computed_again_only_if_its_usage_has_changed(spark: SparkSession, tmp_path: Path) -> None:
+    lake = Lake(spark, str(tmp_path))
+    lake.append("usage", usage(spark, [*steady(), *burst(9, mib=80)]), "date", "hour")
+    rules = ("--lake", str(tmp_path), "--window", "60", "--least-past", "20")
+    given = (*rules, "--from", "2026-09-22")
+    assert run(*given)[0] == 0
+    first = stored(tmp_path)
+    days = {name.rpartition("/")[0] for name in first}
+    assert days == {
+        *(f"anomaly_windows/date=2026-09-{day}" for day in (20, 21, 22)),
+        *(f"anomaly_sketches/date=2026-09-{day}" for day in (20, 21)),
+    }
+    assert run(*given)[0] == 0
+    assert stored(tmp_path) == first
+    lake.append("usage", usage(spark, burst(-10, mib=80)), "date", "hour")
+    assert run(*given)[0] == 0
+    changed = {name.rpartition("/")[0] for name in first.keys() - stored(tmp_path).keys()}
+    assert changed == {"anomaly_windows/date=2026-09-21", "anomaly_sketches/date=2026-09-21"}
+    assert run(*given, "--window", "120", "--least-past", "10")[0] == 0
+    assert first.keys() & stored(tmp_path).keys() == set()
+    windows = lake.read("anomaly_windows", schemas.ANOMALY_WINDOWS)
+    assert [row.window_s for row in windows.select("window_s").distinct().collect()] == [7200]
 
 
 def test_usage_that_is_empty_and_a_lake_without_it(spark: SparkSession, tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ import pytest
 
 from headrace.config import loads
 from headrace.config.editing import sample_text
-from headrace.pipeline.analysis.anomalies import Kind
+from headrace.pipeline.analysis.anomalies.findings import Kind
 from headrace.pipeline.analysis.handler_times import HOW
 from headrace.pipeline.cli import pipeline
 from headrace.pipeline.lake import schemas

@@ -1,51 +1,21 @@
-"""Anomalies: windows of usage that deviate from an entity's past, or that are suspicious without any past.
-
-    producer-id-churn    many producer ids are requested for few Produce requests
-    retry-storm          many requests fail, or there are many more of them that carry much less data
-    connection-storm     many connections are opened for few requests
-    sudden-change        bytes or thread time are a multiple or a fraction of the usual, or stop
-
-A value deviates if it differs from the usual by a factor and by several times the usual spread
-(`headrace.pipeline.analysis.anomaly_baselines`), and was not reached in several earlier hours. The last condition
-excludes nightly jobs and lasting new levels after some time. An entity whose past is too short is not compared; the
-rules that need no past apply to all entities.
-
-Clients that use a new client id each time have no past. Therefore all clients of a user are also examined together,
-and reported if none of the single clients is reported for the same kind in the same window.
-"""
+"""The anomalies of a day: the kinds of what deviates, with a description, consecutive windows as one."""
 
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from pyspark.sql import Window
 from pyspark.sql import functions as sf
 
-from headrace.pipeline.analysis.anomaly_baselines import ENTITY, with_past
+from headrace.pipeline.analysis.anomalies.rules import ENTITY
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
-    from datetime import date
 
     from pyspark.sql import Column, DataFrame
 
-    from headrace.pipeline.analysis.anomaly_baselines import Rules
-
-IDS_PER_PRODUCE: Final = 0.05
-"""Minimum of new producer ids per Produce request. A producer with twenty requests has made use of its id, so a hundred
-new pods are not churn.
-"""
-ABSOLUTE: Final = 5
-"""The rules without a past apply from this multiple of the minimum amounts."""
-FAILED_SHARE: Final = 0.1
-"""Minimum share of failed requests, for entities with a past."""
-HALF: Final = 0.5
-"""Minimum share without a past: of requests that fail, of Produce requests with a new id, of requests that open a
-connection.
-"""
-LEAST_REQUESTS: Final = 1000
-"""Minimum for requests that carry little data; fewer come from a client that polls idle topics."""
+    from headrace.pipeline.analysis.anomalies.rules import Rules
 
 
 class Kind(StrEnum):
@@ -57,46 +27,21 @@ class Kind(StrEnum):
     SUDDEN_CHANGE = "sudden-change"
 
 
-def anomalies(windows: DataFrame, day: date, until_s: int, rules: Rules) -> DataFrame:
-    """Return the anomalies of ``day`` (`schemas.ANOMALIES`).
-
-    ``windows`` (`windows_of`) must have that day and the days before; it is read several times, so persist it. Windows
-    that end after the second ``until_s`` are not examined yet.
-    """
-    compared = with_past(windows, day, rules).where(sf.col("start") + rules.window_s <= until_s)
-    return _runs(_without_repeats(_with_description(_found(compared, rules), rules)), rules.window_s)
+def anomalies(deviations: DataFrame, rules: Rules) -> DataFrame:
+    """Return the anomalies (`schemas.ANOMALIES`) in ``deviations`` (`DEVIATIONS`)."""
+    return _runs(_without_repeats(_with_description(_worst_of_kind(deviations), rules)), rules.window_s)
 
 
-# --- the rules --------------------------------------------------------------------------------------------------------
-
-
-def _found(compared: DataFrame, rules: Rules) -> DataFrame:
-    """Return, for each window and kind, the quantity that deviates most. ``usual_each`` is the usual number of bytes
-    per request.
-    """
-    quantity, usual, value = sf.col("quantity"), sf.col("usual"), sf.col("value")
-    emptier = (quantity == "bytes_per_request") & (value * rules.factor < usual)
-    far = compared.withColumns(
-        {
-            "above": _above(rules) & _large_enough(rules),
-            "below": _below(rules) & _usually_large_enough(rules),
-            "alone": _wrong_without_past(rules),
-            "emptier": sf.coalesce(emptier, sf.lit(False)),
-        }
-    ).where("above or below or alone or emptier")
-    window = Window.partitionBy("start", *ENTITY)
-    usual_each = sf.max(sf.when(sf.col("emptier"), usual)).over(window)
-    known = far.withColumns({"kind": _kind(), "usual_each": usual_each}).where(
-        sf.col("kind").isNotNull() & ((quantity != "requests") | sf.col("usual_each").isNotNull())
-    )
+def _worst_of_kind(deviations: DataFrame) -> DataFrame:
+    """Return, for each window and kind, the quantity that deviates most."""
     # The share of failures has precedence over the number of requests; of bytes and time, the larger deviation.
-    first = (sf.desc(quantity == "failed_share"), sf.desc(sf.abs("score")), "quantity")
+    first = (sf.desc(sf.col("quantity") == "failed_share"), sf.desc(sf.abs("score")), "quantity")
     number = sf.row_number().over(Window.partitionBy("start", *ENTITY, "kind").orderBy(*first))
-    return known.withColumn("number", number).where("number = 1")
+    return deviations.withColumn("kind", _kind()).withColumn("number", number).where("number = 1")
 
 
 def _kind() -> Column:
-    """Return the kind by quantity; null for a quantity that is not an anomaly by itself."""
+    """Return the kind by quantity."""
     kinds = {
         "new_ids": Kind.PRODUCER_ID_CHURN,
         "failed_share": Kind.RETRY_STORM,
@@ -106,53 +51,6 @@ def _kind() -> Column:
         "thread_ms": Kind.SUDDEN_CHANGE,
     }
     return _by_quantity({name: sf.lit(kind.value) for name, kind in kinds.items()}, sf.lit(None).cast("string"))
-
-
-def _above(rules: Rules) -> Column:
-    """Return whether the value is unusually high; false, not null, without a past."""
-    value, most = sf.col("value"), sf.col("most")
-    far = (value > sf.col("usual") * rules.factor) & (sf.col("score") >= rules.score)
-    return sf.coalesce(far, sf.lit(False)) & (most.isNull() | (value > most))
-
-
-def _below(rules: Rules) -> Column:
-    """Return whether the value is unusually low, for entities that are active nearly always."""
-    value, least = sf.col("value"), sf.col("least")
-    far = sf.col("steady") & (value * rules.factor < sf.col("usual")) & (sf.col("score") <= -rules.score)
-    return sf.coalesce(far, sf.lit(False)) & (least.isNull() | (value < least))
-
-
-def _large_enough(rules: Rules) -> Column:
-    value = sf.col("value")
-    return _by_quantity(
-        {
-            "new_ids": (value >= rules.least_ids) & (value >= sf.col("produced") * IDS_PER_PRODUCE),
-            "failed_share": (sf.col("failed") >= rules.least_failed) & (value >= FAILED_SHARE),
-            "requests": value >= LEAST_REQUESTS,
-            "connections": value >= rules.least_connections,
-            "bytes": value >= rules.least_bytes,
-            "thread_ms": value >= rules.least_thread_ms,
-        },
-        sf.lit(False),
-    )
-
-
-def _usually_large_enough(rules: Rules) -> Column:
-    usual = sf.col("usual")
-    least = {"bytes": usual >= rules.least_bytes, "thread_ms": usual >= rules.least_thread_ms}
-    return sf.coalesce(_by_quantity(least, sf.lit(False)), sf.lit(False))
-
-
-def _wrong_without_past(rules: Rules) -> Column:
-    value = sf.col("value")
-    return _by_quantity(
-        {
-            "new_ids": (value >= rules.least_ids * ABSOLUTE) & (value >= sf.col("produced") * HALF),
-            "failed_share": (sf.col("failed") >= rules.least_failed * ABSOLUTE) & (value >= HALF),
-            "connections": (value >= rules.least_connections * ABSOLUTE) & (value >= sf.col("requests") * HALF),
-        },
-        sf.lit(False),
-    )
 
 
 def _by_quantity(values: Mapping[str, Column], otherwise: Column) -> Column:
@@ -235,7 +133,7 @@ def duration(seconds: int) -> str:
 def _without_repeats(found: DataFrame) -> DataFrame:
     """Remove rows of all clients of a user together if a single client has a row of the same window and kind."""
     client = sf.col("client_id").isNotNull()
-    of_clients = sf.max(client).over(Window.partitionBy("start", "user", "kind"))
+    of_clients = sf.max(client).over(Window.partitionBy("start", "cluster", "user", "kind"))
     return found.withColumn("of_clients", of_clients).where(client | ~sf.col("of_clients"))
 
 
@@ -257,10 +155,12 @@ def _runs(found: DataFrame, window_s: int) -> DataFrame:
     return runs.select(
         sf.timestamp_seconds("start").alias("start"),
         "kind",
-        *ENTITY,
+        "user",
+        "client_id",
         sf.col("worst.value").alias("observed"),
         "worst.usual",
         "worst.score",
         sf.concat("worst.description", sf.when(sf.col("windows") > 1, lasting).otherwise("")).alias("description"),
         "windows",
+        "cluster",
     )
