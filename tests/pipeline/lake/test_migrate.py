@@ -38,7 +38,7 @@ def with_old_names(frame: DataFrame, table: str) -> DataFrame:
 
 def anomaly(spark: SparkSession, description: str) -> DataFrame:
     start = datetime(OLD_DAY.year, OLD_DAY.month, OLD_DAY.day, 12, tzinfo=UTC)
-    row = (start, "retry-storm", "alice", "app-1", 120.0, 1.5, 9.0, description, 3)
+    row = (start, "retry-storm", "alice", "app-1", 120.0, 1.5, 9.0, description, 3, None)
     return spark.createDataFrame([row], schemas.ANOMALIES)
 
 
