@@ -11,7 +11,16 @@ from pyspark.sql import functions as sf
 from headrace.pipeline.analysis.calibrate import Method, accepted_costs, calibrate, samples, span_of
 from headrace.pipeline.analysis.handler_times import HOW, read_jmx
 from headrace.pipeline.analysis.usage import of_one_cluster
-from headrace.pipeline.cli import CLUSTER, LAKE, check_output, number_option, report_progress, spark_options, write_file
+from headrace.pipeline.cli import (
+    CLUSTER,
+    LAKE,
+    check_input,
+    check_output,
+    number_option,
+    report_progress,
+    spark_options,
+    write_file,
+)
 from headrace.pipeline.errors import InputError
 from headrace.pipeline.lake import schemas
 from headrace.pipeline.lake.session import start_session
@@ -94,6 +103,8 @@ def command(
     if not truths:
         raise click.UsageError(NO_TRUTH)
     check_output("--output", output)
+    for path in truths:
+        check_input("--truth", path)
     how = Method(**method)
     kept = _in_force(against)
     session = start_session("calibrate", spark)

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Final
 import click
 
 from headrace.pipeline.cli import LAKE, report_progress, spark_options
-from headrace.pipeline.errors import InputError
 from headrace.pipeline.ingestion.watermark import SourceState, Watermark
 from headrace.pipeline.lake.session import start_session
 from headrace.pipeline.lake.stores import exists, files_below, read_text, remove
@@ -42,10 +41,7 @@ def command(*, spark: SparkOptions, lake: str) -> None:
     No other job may use the lake meanwhile. Nothing is copied, apart from tables whose columns were renamed. A
     migration that was interrupted is continued by the next one, and one of a lake that is converted does nothing.
     """
-    session = start_session("migrate", spark)
-    if not exists(session, lake):
-        raise InputError(f"--lake {lake} does not exist")
-    migrate(Lake(session, lake))
+    migrate(Lake(start_session("migrate", spark), lake))
 
 
 def migrate(lake: Lake) -> None:

@@ -13,7 +13,15 @@ from pyspark.sql import functions as sf
 
 from headrace.pipeline.analysis.prices import read_prices
 from headrace.pipeline.analysis.rollup import Period, bill, by_day, by_hour, read_teams
-from headrace.pipeline.cli import LAKE, check_output, day_options, report_progress, spark_options, write_file
+from headrace.pipeline.cli import (
+    LAKE,
+    check_input,
+    check_output,
+    day_options,
+    report_progress,
+    spark_options,
+    write_file,
+)
 from headrace.pipeline.lake import schemas
 from headrace.pipeline.lake.session import start_session
 from headrace.pipeline.lake.stores import read_text
@@ -70,6 +78,7 @@ def command(
     if output is not None and prices is None:
         raise click.UsageError("--output is the file for the bills, which require --prices")
     check_output("--output", output)
+    check_input("--teams", teams)
     sheet = None if prices is None else read_prices(prices)
     there = Lake(start_session("rollup", spark), lake)
     with there.release() as tables:

@@ -14,7 +14,15 @@ from headrace.pipeline.analysis.what_if.answers import answers, name_buckets
 from headrace.pipeline.analysis.what_if.decisions import decide
 from headrace.pipeline.analysis.what_if.quotas import fixed_quotas
 from headrace.pipeline.analysis.what_if.traces import read_trace
-from headrace.pipeline.cli import CLUSTER, day_options, report_progress, report_usage, spark_options
+from headrace.pipeline.cli import (
+    CLUSTER,
+    OPTIONAL_LAKE,
+    check_input,
+    day_options,
+    report_progress,
+    report_usage,
+    spark_options,
+)
 from headrace.pipeline.errors import InputError
 from headrace.pipeline.lake import schemas
 from headrace.pipeline.lake.session import start_session
@@ -34,7 +42,7 @@ SHOWN = 20
 
 
 @click.command()
-@click.option("--lake", metavar="PATH", help="Folder of the tables: a path, s3a://…, hdfs://…")
+@OPTIONAL_LAKE
 @click.option(
     "--quotas",
     metavar="FILE",
@@ -72,6 +80,7 @@ def command(
             raise click.UsageError(
                 "--trace contains quotas and requires --output; --lake and --quotas are for usage records"
             )
+        check_input("--trace", trace)
         _trace(start_session("what-if", spark), trace, output)
         return
     if lake is None or quotas is None or output is not None:

@@ -421,6 +421,7 @@ def test_an_empty_table_is_no_error(spark: SparkSession, tmp_path: Path) -> None
 def test_errors_name_their_cause(
     spark: SparkSession, tmp_path: Path, arguments: tuple[str, ...], code: int, expected: str
 ) -> None:
+    (tmp_path / "lake").mkdir()
     result = run(tmp_path / "lake", *arguments)
     assert (result.exit_code, expected in result.output) == (code, True), result.output
 
