@@ -16,7 +16,7 @@ import click
 
 from headrace.pipeline.errors import InputError, OutputError, PipelineError
 from headrace.pipeline.lake.spark_errors import reported_errors
-from headrace.pipeline.lake.stores import write_text
+from headrace.pipeline.lake.stores import is_missing, write_text
 from headrace.quota_callbacks.files import open_without_following
 
 if TYPE_CHECKING:
@@ -76,31 +76,13 @@ def pipeline() -> None:
     """
 
 
-def is_missing(path: str) -> bool:
-    """Return whether a path leads to nothing on this machine. Other stores (``s3a://…``) are asked once Spark runs."""
-    local = path.removeprefix("file://")
-    return "://" not in local and not Path(local.removeprefix("file:")).exists()
-
-
 def check_input(option: str, path: str | None) -> None:
     """Check, before Spark is started, that a file or folder exists. Raises `InputError`."""
     if path is not None and is_missing(path):
         raise InputError(f"{option} {path} does not exist")
 
 
-def _existing_lake(context: click.Context, option: click.Parameter, path: str | None) -> str | None:  # noqa: ARG001
-    """Check, before Spark is started, that there is a lake."""
-    if path is not None and is_missing(path):
-        _fail(f"--lake {path} does not exist; headrace pipeline ingest creates it")
-    return path
-
-
-_LAKE_HELP: Final = "Folder of the tables: a path, s3a://…, hdfs://…"
-
-LAKE = click.option("--lake", required=True, metavar="PATH", callback=_existing_lake, help=_LAKE_HELP)
-OPTIONAL_LAKE = click.option("--lake", metavar="PATH", callback=_existing_lake, help=_LAKE_HELP)
-NEW_LAKE = click.option("--lake", required=True, metavar="PATH", help=_LAKE_HELP)
-"""For a job that creates the lake."""
+LAKE = click.option("--lake", required=True, metavar="PATH", help="Folder of the tables: a path, s3a://…, hdfs://…")
 
 CLUSTER = click.option(
     "--cluster", metavar="ID", help="Use only usage of this cluster; required if the lake has several."
@@ -232,8 +214,6 @@ __all__ = [
     "CLUSTER",
     "DAY",
     "LAKE",
-    "NEW_LAKE",
-    "OPTIONAL_LAKE",
     "check_input",
     "check_output",
     "day_options",

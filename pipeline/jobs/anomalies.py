@@ -13,8 +13,7 @@ from headrace.pipeline.analysis.anomalies.stored import Days
 from headrace.pipeline.cli import LAKE, day_options, number_option, report_progress, spark_options
 from headrace.pipeline.errors import InputError
 from headrace.pipeline.lake import schemas
-from headrace.pipeline.lake.session import start_session
-from headrace.pipeline.lake.tables import Lake
+from headrace.pipeline.lake.tables import Lake, open_lake
 
 if TYPE_CHECKING:
     from datetime import date
@@ -93,7 +92,7 @@ def command(
     if MINUTES_OF_A_DAY % window:
         raise click.BadParameter(f"--window {window}: expected a divisor of the {MINUTES_OF_A_DAY} minutes of a day")
     rules = Rules(window_s=window * 60, **rules_given)
-    tables = Lake(start_session("anomalies", spark), lake)
+    tables = open_lake("anomalies", spark, lake)
     usage = tables.read("usage", schemas.USAGE)
     newest, until_s = _end(usage)
     if newest is None:

@@ -23,8 +23,7 @@ from headrace.pipeline.cli import (
 )
 from headrace.pipeline.errors import InputError
 from headrace.pipeline.lake import schemas
-from headrace.pipeline.lake.session import start_session
-from headrace.pipeline.lake.tables import Lake
+from headrace.pipeline.lake.tables import open_lake
 from headrace.quota_callbacks.api_keys import api_name
 from headrace.quota_callbacks.builtin.cost_files import load_costs, spell_costs
 from headrace.quota_callbacks.builtin.request_costs import DEFAULT_COSTS
@@ -103,14 +102,13 @@ def command(
     if not truths:
         raise click.UsageError(NO_TRUTH)
     check_output("--output", output)
-    for path in truths:
-        check_input("--truth", path)
     how = Method(**method)
     kept = _in_force(against)
-    session = start_session("calibrate", spark)
-    tables = Lake(session, lake)
+    for path in truths:
+        check_input("--truth", path)
+    tables = open_lake("calibrate", spark, lake)
     usage = tables.read("usage", schemas.USAGE)
-    truth = read_jmx(session, truths)
+    truth = read_jmx(tables.spark, truths)
     both = samples(_of_span(usage, span_of(truth), cluster), truth, how).persist()
     try:
         tables.replace("costs", calibrate(both, {**DEFAULT_COSTS, **kept}, how).coalesce(1))
@@ -123,7 +121,7 @@ def command(
         click.echo(_line(row))
     report_progress(f"{len(accepted)} of {len(rows)} APIs have better costs than those in force")
     if output is not None:
-        _write(session, output, {**kept, **accepted}, {row.api_key: row for row in rows})
+        _write(tables.spark, output, {**kept, **accepted}, {row.api_key: row for row in rows})
 
 
 def _in_force(against: str | None) -> Mapping[int, RequestCost]:

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 from headrace.pipeline.cli import LAKE, day_options, report_progress, spark_options
-from headrace.pipeline.lake.session import start_session
-from headrace.pipeline.lake.tables import MADE_BY, Lake
+from headrace.pipeline.lake.tables import MADE_BY, open_lake
 
 if TYPE_CHECKING:
     from datetime import date
@@ -26,7 +25,7 @@ def command(*, spark: SparkOptions, lake: str, first: date | None, last: date | 
     Ingest does this for each hour that has become final, so this is for hours that are not final yet, and for a lake
     that was migrated. With --from and --to, only tables with days are compacted. The old files are removed by retain.
     """
-    tables = Lake(start_session("compact", spark), lake)
+    tables = open_lake("compact", spark, lake)
     for table in MADE_BY:
         if tables.has(table):
             before, after = tables.compact(table, first, last)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from headrace.pipeline.cli import NEW_LAKE, check_input, report_progress, settings_of, spark_options
+from headrace.pipeline.cli import LAKE, check_input, report_progress, settings_of, spark_options
 from headrace.pipeline.ingestion.ingest import Ingest
 from headrace.pipeline.ingestion.sources import FileSource, KafkaSource
 from headrace.pipeline.lake.session import start_session
@@ -26,7 +26,7 @@ DAY_S = 86_400
 
 
 @click.command()
-@NEW_LAKE
+@LAKE
 @click.option("--from-files", "folder", metavar="PATH", help="Folder that proxies write to, or a copy of it.")
 @click.option("--bootstrap-servers", metavar="HOST:PORT,…", help="Cluster that has the topic.")
 @click.option("--topic", default=DEFAULT_TOPIC, show_default=True, metavar="NAME", help="Topic that proxies write to.")

@@ -10,8 +10,7 @@ from pyspark.sql import functions as sf
 from headrace.pipeline.cli import LAKE, day_options, report_progress, spark_options
 from headrace.pipeline.ingestion.instances import instances
 from headrace.pipeline.lake import schemas
-from headrace.pipeline.lake.session import start_session
-from headrace.pipeline.lake.tables import Lake, of_days
+from headrace.pipeline.lake.tables import of_days, open_lake
 from headrace.quota_callbacks.records.usage_records import Kind
 
 if TYPE_CHECKING:
@@ -34,7 +33,7 @@ def command(*, spark: SparkOptions, lake: str, first: date | None, last: date | 
     whose ENDED is "no" was killed or still runs: its last second may be missing. With --from and --to, which a large
     lake needs, all columns are of these days alone, and MISSING is between their first sequence number and their last.
     """
-    tables = Lake(start_session("instances", spark), lake)
+    tables = open_lake("instances", spark, lake)
     marks = tables.read_or_empty("marks", schemas.MARKS)
     ends = marks.where(sf.col("kind") == Kind.END.value)  # end marks have no second, and so no day
     usage = of_days(tables.read("usage", schemas.USAGE), first, last)

@@ -9,9 +9,8 @@ import click
 
 from headrace.pipeline.cli import LAKE, report_progress, spark_options
 from headrace.pipeline.ingestion.watermark import SourceState, Watermark
-from headrace.pipeline.lake.session import start_session
 from headrace.pipeline.lake.stores import exists, files_below, read_text, remove
-from headrace.pipeline.lake.tables import MADE_BY, Lake, is_old_table
+from headrace.pipeline.lake.tables import MADE_BY, Lake, is_old_table, open_lake
 
 if TYPE_CHECKING:
     from headrace.pipeline.lake.session import SparkOptions
@@ -41,7 +40,7 @@ def command(*, spark: SparkOptions, lake: str) -> None:
     No other job may use the lake meanwhile. Nothing is copied, apart from tables whose columns were renamed. A
     migration that was interrupted is continued by the next one, and one of a lake that is converted does nothing.
     """
-    migrate(Lake(start_session("migrate", spark), lake))
+    migrate(open_lake("migrate", spark, lake))
 
 
 def migrate(lake: Lake) -> None:

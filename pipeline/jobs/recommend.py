@@ -28,8 +28,7 @@ from headrace.pipeline.cli import (
     write_file,
 )
 from headrace.pipeline.lake import schemas
-from headrace.pipeline.lake.session import start_session
-from headrace.pipeline.lake.tables import Lake, of_days
+from headrace.pipeline.lake.tables import Lake, of_days, open_lake
 from headrace.quota_callbacks.definitions import BUILTIN_SCHEMA, check_quota_value
 from headrace.quota_callbacks.entities import DEFAULT, QuotaKey
 
@@ -177,7 +176,7 @@ def command(
     )
     check_output("--toml", toml)
     check_output("--commands", commands)
-    tables = Lake(start_session("recommend", spark), lake)
+    tables = open_lake("recommend", spark, lake)
     everything = tables.read("usage", schemas.USAGE)
     usage, what = of_one_cluster(of_days(everything, first, last), cluster)
     report_usage(what)

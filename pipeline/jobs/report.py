@@ -8,11 +8,8 @@ from typing import TYPE_CHECKING
 import click
 
 from headrace.pipeline.cli import LAKE, check_output, day_options, report_progress, spark_options, write_file
-from headrace.pipeline.errors import InputError
 from headrace.pipeline.lake import schemas
-from headrace.pipeline.lake.session import start_session
-from headrace.pipeline.lake.stores import exists
-from headrace.pipeline.lake.tables import Lake
+from headrace.pipeline.lake.tables import open_lake
 from headrace.pipeline.report import TITLE, Days, report
 
 if TYPE_CHECKING:
@@ -47,11 +44,8 @@ def command(*, spark: SparkOptions, lake: str, output: str, first: date | None, 
     are UTC. An existing file is replaced.
     """
     check_output("--output", output)
-    session = start_session("report", spark)
-    if not exists(session, lake):
-        raise InputError(f"--lake {lake} does not exist; headrace pipeline ingest creates it")
-    there = Lake(session, lake)
+    there = open_lake("report", spark, lake)
     tables = {name: there.read(name, schema) for name, schema in TABLES.items() if there.has(name)}
     page = report(tables, made=datetime.now(UTC), days=Days(first=first, last=last), title=title)
-    write_file(session, output, [page])
+    write_file(there.spark, output, [page])
     report_progress(f"{len(page.encode()) / 1024:,.0f} KiB in {output}")

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Final
 import click
 
 from headrace.pipeline.cli import LAKE, report_progress, spark_options
-from headrace.pipeline.lake.session import start_session
-from headrace.pipeline.lake.tables import MADE_BY, RELEASED, VERSION_HOURS, Lake
+from headrace.pipeline.lake.tables import MADE_BY, RELEASED, VERSION_HOURS, Lake, open_lake
 from headrace.quota_callbacks.records.usage_records import Kind
 
 if TYPE_CHECKING:
@@ -43,7 +42,7 @@ def command(*, spark: SparkOptions, lake: str, days: dict[str, int]) -> None:
     A table without an option keeps all its days; what other tables were made from can be removed before them: bills
     stay when the usage is gone. The end marks of instances have no day, and stay.
     """
-    tables = Lake(start_session("retain", spark), lake)
+    tables = open_lake("retain", spark, lake)
     today = datetime.now(UTC).date()
     removed = {table: f"date < '{today - timedelta(days=number)}'" for table, number in days.items()}
     if "marks" in removed:

@@ -23,9 +23,8 @@ from headrace.pipeline.cli import (
     write_file,
 )
 from headrace.pipeline.lake import schemas
-from headrace.pipeline.lake.session import start_session
 from headrace.pipeline.lake.stores import read_text
-from headrace.pipeline.lake.tables import Lake, of_days
+from headrace.pipeline.lake.tables import Lake, of_days, open_lake
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -80,7 +79,7 @@ def command(
     check_output("--output", output)
     check_input("--teams", teams)
     sheet = None if prices is None else read_prices(prices)
-    there = Lake(start_session("rollup", spark), lake)
+    there = open_lake("rollup", spark, lake)
     with there.release() as tables:
         rolled_up = _roll_up(tables, first, last, teams)
         billed = sheet is not None and _bill(tables, first, last, sheet, Period(per))

@@ -16,7 +16,6 @@ from headrace.pipeline.analysis.what_if.quotas import fixed_quotas
 from headrace.pipeline.analysis.what_if.traces import read_trace
 from headrace.pipeline.cli import (
     CLUSTER,
-    OPTIONAL_LAKE,
     check_input,
     day_options,
     report_progress,
@@ -27,7 +26,7 @@ from headrace.pipeline.errors import InputError
 from headrace.pipeline.lake import schemas
 from headrace.pipeline.lake.session import start_session
 from headrace.pipeline.lake.stores import exists
-from headrace.pipeline.lake.tables import Lake, of_days
+from headrace.pipeline.lake.tables import of_days, open_lake
 from headrace.quota_callbacks.records.replay import KEYS
 
 if TYPE_CHECKING:
@@ -42,7 +41,7 @@ SHOWN = 20
 
 
 @click.command()
-@OPTIONAL_LAKE
+@click.option("--lake", metavar="PATH", help="Folder of the tables: a path, s3a://…, hdfs://…")
 @click.option(
     "--quotas",
     metavar="FILE",
@@ -86,7 +85,7 @@ def command(
     if lake is None or quotas is None or output is not None:
         raise click.UsageError("expected --lake and --quotas, or --trace and --output")
     changes, windows = read_quotas(quotas)
-    tables = Lake(start_session("what-if", spark), lake)
+    tables = open_lake("what-if", spark, lake)
     usage, what = of_one_cluster(of_days(tables.read("usage", schemas.USAGE), first, last), cluster)
     report_usage(what)
     if not what.records:

@@ -16,6 +16,12 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
+def is_missing(path: str) -> bool:
+    """Return whether a path leads to nothing on this machine, without Spark; ``False`` for other stores (``s3a://…``)."""
+    local = path.removeprefix("file://").removeprefix("file:")
+    return "://" not in local and not Path(local).exists()
+
+
 def exists(spark: SparkSession, path: str) -> bool:
     """Return whether there is a file or folder, in any store. Raises `InputError` if the store cannot be reached."""
     with _reading(path):

@@ -28,8 +28,9 @@ from typing import TYPE_CHECKING, Final
 
 from headrace.pipeline.errors import ConflictError, InputError, OutputError
 from headrace.pipeline.lake import schemas
+from headrace.pipeline.lake.session import start_session
 from headrace.pipeline.lake.spark_errors import as_pipeline_error, cause_of, is_spark_error
-from headrace.pipeline.lake.stores import exists, files_below
+from headrace.pipeline.lake.stores import exists, files_below, is_missing
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -38,6 +39,8 @@ if TYPE_CHECKING:
     from delta.tables import DeltaTable
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import StructType
+
+    from headrace.pipeline.lake.session import SparkOptions
 
 MADE_BY: Final = {
     "usage": "ingest",
@@ -334,6 +337,13 @@ class Draft(Lake):
         else:
             self.table(table).restoreToVersion(version)
         return self.version(table)
+
+
+def open_lake(job: str, options: SparkOptions, root: str) -> Lake:
+    """Start Spark for ``job`` and return an existing lake. Raises `PipelineError`, without Spark if there is none."""
+    if is_missing(root) or not exists(spark := start_session(job, options), root):
+        raise InputError(f"--lake {root} does not exist; headrace pipeline ingest creates it")
+    return Lake(spark, root)
 
 
 def is_old_table(spark: SparkSession, path: str) -> bool:

@@ -15,6 +15,7 @@ from click.testing import CliRunner
 
 from headrace.pipeline.cli import JOBS, pipeline
 from headrace.pipeline.errors import NoJarsError, NoJavaError
+from headrace.pipeline.lake import tables
 from headrace.pipeline.lake.jars import DELTA_LAKE, jars_of
 from headrace.pipeline.lake.session import check_java
 from headrace.pipeline.lake.tables import Lake
@@ -68,6 +69,9 @@ def test_wrong_usage_is_an_error(arguments: list[str], said: str) -> None:
         ("calibrate --truth t --output no/costs.toml", "--output no/costs.toml: the folder"),
         ("ingest", "expected one of --from-files, --bootstrap-servers and --quarantined; got none"),
         ("ingest --bootstrap-servers b --kafka novalue", "--kafka novalue: expected NAME=VALUE"),
+        ("rollup --lake nowhere", "--lake nowhere does not exist; headrace pipeline ingest creates it"),
+        ("rollup --teams nowhere.csv", "--teams nowhere.csv does not exist"),
+        ("ingest --from-files nowhere", "--from-files nowhere does not exist"),
         ("instances --from 2026-09-22 --to 2026-09-21", "--from 2026-09-22 is after --to 2026-09-21"),
         ("recommend --config no.toml", "no.toml"),
         ("recommend --least nokey=1", "--least nokey=1"),
@@ -91,7 +95,9 @@ def test_arguments_are_checked_before_spark_is_started(
     monkeypatch.chdir(tmp_path)
     (tmp_path / "prices.toml").write_text('currency = "EUR"\ngib_in = 1\n', encoding="utf-8")
     module = importlib.import_module(f"headrace.pipeline.jobs.{job.replace('-', '_')}")
-    monkeypatch.setattr(module, "start_session", start_session)
+    for starting in (module, tables):
+        monkeypatch.setattr(starting, "start_session", start_session, raising=False)
+    (tmp_path / "x").mkdir()
     result = CliRunner().invoke(pipeline, [job, "--lake", "x", *options])
     assert result.exit_code in (1, 2), result.exception
     assert said in " ".join(result.output.split())
@@ -107,7 +113,7 @@ def test_an_error_is_a_line_without_a_traceback(spark: SparkSession, tmp_path: P
 
 def test_without_pyspark_the_error_names_the_extra_to_install(tmp_path: Path) -> None:
     (tmp_path / "pyspark.py").write_text("raise ModuleNotFoundError('gone', name='pyspark')\n")
-    command = [sys.executable, "-m", "headrace.pipeline", "instances", "--lake", "x"]
+    command = [sys.executable, "-m", "headrace.pipeline", "instances", "--lake", str(tmp_path)]
     environment = os.environ | {"PYTHONPATH": f"{tmp_path}:{ROOT}"}
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 1
@@ -167,7 +173,7 @@ def test_the_zip_is_all_that_spark_submit_needs_of_it(spark: SparkSession, tmp_p
         names = set(made.namelist())
         main_file = made.extract("headrace/pipeline/__main__.py", tmp_path)
     assert {
-        "headrace/pipeline/analysis/what_if.py",
+        "headrace/pipeline/analysis/what_if/loop.py",
         "headrace/quota_callbacks/records/replay.py",
         "headrace/config/loading.py",
     } <= names

@@ -66,7 +66,7 @@ def test_what_was_written_without_a_release_is_undone_by_the_next(lake: Lake, sp
             draft.replace("rollup_day", day(spark, 50), "date")
             raise KeyboardInterrupt
 
-    for requests, line in ((1, 1), (2, 2)):
+    for requests, line in ((1, 1), (2, 2)):  # before the first release, and after it
         with pytest.raises(KeyboardInterrupt):
             die()
         with lake.release() as draft:
@@ -97,6 +97,7 @@ def files(lake: Lake, table: str) -> list[str]:
     return sorted(Path(name).name for name in lake.table(table).toDF().inputFiles())
 
 
+@pytest.mark.exhaustive
 def test_an_hour_is_one_file_when_it_is_final(lake: Lake, tmp_path: Path) -> None:
     for number in range(3):
         write_lines(tmp_path / "in" / f"usage-a-{number}.jsonl", record(NOON, sequence=number))
@@ -108,6 +109,7 @@ def test_an_hour_is_one_file_when_it_is_final(lake: Lake, tmp_path: Path) -> Non
     assert sequences(lake) == [0, 1, 2, 9]
 
 
+@pytest.mark.exhaustive
 def test_compact_and_retain(lake: Lake, spark: SparkSession) -> None:
     old = int(datetime.now(UTC).timestamp()) - 40 * 86_400
     for number in range(2):
