@@ -9,7 +9,7 @@ import click
 
 from headrace.pipeline.cli import LAKE, report_progress, spark_options
 from headrace.pipeline.ingestion.watermark import SourceState, Watermark
-from headrace.pipeline.lake.stores import exists, files_below, read_text, remove
+from headrace.pipeline.lake.stores import exists, files_below, qualified, read_text, remove
 from headrace.pipeline.lake.tables import MADE_BY, Lake, is_old_table, open_lake
 
 if TYPE_CHECKING:
@@ -68,9 +68,8 @@ def _convert(lake: Lake, table: str) -> bool:
         if not any(name.endswith(".parquet") for name in files_below(lake.spark, path)):
             remove(lake.spark, path)
             return False
-        DeltaTable.convertToDelta(
-            lake.spark, f"parquet.`{path}`", *([_PARTITIONS[table]] if table in _PARTITIONS else [])
-        )
+        by = [_PARTITIONS[table]] if table in _PARTITIONS else []
+        DeltaTable.convertToDelta(lake.spark, f"parquet.`{qualified(lake.spark, path)}`", *by)
     return _rename(lake, table) or is_new
 
 

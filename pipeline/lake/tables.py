@@ -30,7 +30,7 @@ from headrace.pipeline.errors import ConflictError, InputError, OutputError
 from headrace.pipeline.lake import schemas
 from headrace.pipeline.lake.session import start_session
 from headrace.pipeline.lake.spark_errors import as_pipeline_error, cause_of, is_spark_error
-from headrace.pipeline.lake.stores import exists, files_below, is_missing
+from headrace.pipeline.lake.stores import exists, files_below, is_missing, qualified
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -106,7 +106,8 @@ class Lake:
 
         if self._exists(table):
             return
-        builder = DeltaTable.createIfNotExists(self.spark).location(self.path(table)).addColumns(schema)
+        full_path = qualified(self.spark, self.path(table))  # Spark would look for a relative one in its warehouse
+        builder = DeltaTable.createIfNotExists(self.spark).location(full_path).addColumns(schema)
         for name, value in _PROPERTIES.get(table, {}).items():
             builder = builder.property(name, value)
         with self._writing(table):

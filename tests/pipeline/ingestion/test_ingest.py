@@ -89,7 +89,8 @@ def test_the_fault_of_each_invalid_line_is_named(spark: SparkSession) -> None:
 # --- from files ---
 
 
-def test_records_are_in_the_hour_of_their_second(lake: Lake, tmp_path: Path) -> None:
+def test_records_are_in_the_hour_of_their_second(spark: SparkSession, tmp_path: Path) -> None:
+    lake = Lake(spark, os.path.relpath(tmp_path / "lake"))
     write_lines(tmp_path / "in" / "usage-a-0-1.jsonl", record(NOON - 1, sequence=0), record(NOON, sequence=1))
     outcome = take_in(lake, tmp_path / "in")
     assert (outcome.lines, outcome.records, outcome.duplicates) == (2, 2, 0)
