@@ -9,7 +9,7 @@ A paced quota holds the request until its reserved time. A Fetch reserves the si
 (or the entity's average), and the difference is settled when the reply arrives. A Produce request that has arrived
 reserves its size. If it has not arrived, its size is only announced, and other requests would wait for it. So the size
 is reserved if the quota is for a user that has authenticated, which no other client can name. Otherwise, at most the
-size of the connection's last such request is reserved, and the difference is settled when the request has arrived.
+size of an earlier request of the connection is reserved, and the difference is settled when the request has arrived.
 """
 
 from __future__ import annotations
@@ -46,7 +46,8 @@ class ByteRate(BucketCallback):
         super().__init__()
         self._produced: object = PRODUCED
         self._produced_before: object = (PRODUCED, PRODUCE)
-        """Under which the connection's cache has the size of its last Produce request that arrived after its head."""
+        """Under which the connection's cache has the size that its next Produce request may reserve before it has
+        arrived: of the last one that arrived after its head, or of a larger one since then that arrived with it."""
         self._fetched: object = FETCHED
 
     def _charge_to(self, quotas: BucketSource) -> None:
@@ -127,8 +128,11 @@ class ByteRate(BucketCallback):
     def _reserve_produced(self, request: Request, bucket: RateBucket, now_ms: int) -> Throttle | None:
         amount = request.request_bytes
         if request.notes is None or self._produced not in request.notes:  # otherwise it asks again
-            if not (request.arrived or bucket.is_of(request.connection.user)):
-                amount = min(amount, request.connection.cache.pop(self._produced_before, 0))
+            cache = request.connection.cache
+            if request.arrived:
+                cache[self._produced_before] = max(amount, cache.get(self._produced_before, 0))
+            elif not bucket.is_of(request.connection.user):
+                amount = min(amount, cache.pop(self._produced_before, 0))
             if amount == request.request_bytes:
                 bucket.record(amount, now_ms)
         return reserve(request, self._produced, bucket, amount, now_ms)

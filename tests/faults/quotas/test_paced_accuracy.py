@@ -327,14 +327,18 @@ def test_librdkafka_waits_its_turn_without_a_retry_or_an_error(proxy: ProxyProce
 
 
 class JavaSender(threading.Thread):
-    """A Java producer with its own time-outs (30 s for a request), one request in flight, and no retries."""
+    """A Java producer with its own time-outs (30 s for a request), one request in flight, and no retries.
 
-    def __init__(self, servers: str, topic: str, value_bytes: int, count: int) -> None:
+    It connects, waits for the others at `begin`, and then sends.
+    """
+
+    def __init__(self, servers: str, topic: str, value_bytes: int, count: int, begin: threading.Barrier) -> None:
         super().__init__(name="java sender")
         self.servers = servers
         self.topic = topic
         self.value_bytes = value_bytes
         self.count = count
+        self.begin = begin
         self.error: BaseException | None = None
         self.delivered = 0
 
@@ -343,6 +347,7 @@ class JavaSender(threading.Thread):
             self._send()
         except BaseException as error:  # noqa: BLE001 - the test raises it
             self.error = error
+            self.begin.abort()  # otherwise the others would wait for it
 
     def _send(self) -> None:
         classes = java()
@@ -362,6 +367,8 @@ class JavaSender(threading.Thread):
         value = jpype.JArray(jpype.JByte)(bytes(self.value_bytes))
         seconds = jpype.java.util.concurrent.TimeUnit.SECONDS
         try:
+            producer.partitionsFor(self.topic)
+            self.begin.wait(KAFKA_TIMEOUT_S)
             for _ in range(self.count):
                 producer.send(record(self.topic, value)).get(int(KAFKA_TIMEOUT_S), seconds)
                 self.delivered += 1
@@ -375,7 +382,8 @@ def test_java_producers_outlast_turns_of_up_to_their_time_out(proxy: ProxyProces
     """Five that take turns: a request waits for 25 s, five less than a Java client gives it."""
     producers, size, limit = 5, 50_000, 10_000
     set_quotas(proxy, paced(limit, "java"))
-    senders = [JavaSender(proxy.bootstrap_servers, topic, size, 3) for _ in range(producers)]
+    begin = threading.Barrier(producers)
+    senders = [JavaSender(proxy.bootstrap_servers, topic, size, 3, begin) for _ in range(producers)]
     for sender in senders:
         sender.start()
     for sender in senders:

@@ -166,6 +166,24 @@ async def test_paced_reserves_the_size_of_the_request_before(autojump_clock: Moc
             await trio.testing.wait_all_tasks_blocked()
 
 
+async def test_paced_reserves_the_size_of_a_request_that_arrived_at_once(autojump_clock: MockClock) -> None:
+    """A smaller one in between does not change what the next request that has not arrived reserves."""
+    async with open_book(quotas=[(QuotaKey.PRODUCER_BYTE_RATE, QuotaEntity(client_id="c"), PACED)]) as book:
+        large, small = produce(1), request(PRODUCE, 7, 2, acks=1)
+        for frame in (large, small):
+            await book.client.sends(frame)
+            await book.upstream.wait_for_dial(1)
+            assert await book.broker.receives() == frame
+            await trio.testing.wait_all_tasks_blocked()
+            await trio.sleep(len(frame) / 1000)
+        bucket = bucket_of(book)
+        before = bucket.burst_left(1000, int(trio.current_time() * 1000))
+        await book.client.sends(produce(3)[:100])
+        await trio.testing.wait_all_tasks_blocked()
+        left = bucket.burst_left(1000, int(trio.current_time() * 1000))
+        assert before - left == len(large) - 4
+
+
 async def test_what_was_never_sent_is_given_back(autojump_clock: MockClock) -> None:
     """The broker cannot be dialled: the request was charged, and nothing of it left the proxy."""
     async with open_book(quotas=[LIMIT]) as book:
