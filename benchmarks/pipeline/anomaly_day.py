@@ -8,7 +8,7 @@ workers, without Spark's own work: reading usage, windows and sketches, and shuf
 from __future__ import annotations
 
 from time import process_time
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 import numpy as np
@@ -18,6 +18,9 @@ from headrace.pipeline.analysis.anomalies.deviating import Examined, compared
 from headrace.pipeline.analysis.anomalies.rules import DAY_S, Rules
 from headrace.pipeline.analysis.anomalies.sketches import sketched
 from headrace.pipeline.analysis.anomalies.windows import WINDOWS_A_GROUP
+
+if TYPE_CHECKING:
+    from headrace.pipeline.analysis.anomalies.windows import Starts
 
 MIDNIGHT: Final = 20_718 * DAY_S
 PASTS: Final = (1, 7, 30)
@@ -53,7 +56,7 @@ def command(groups: int) -> None:
     """Print the CPU seconds for each million windows."""
     rules = Rules()
     entities = WINDOWS_A_GROUP * rules.window_s // DAY_S
-    starts = {"made": list(range(MIDNIGHT, MIDNIGHT + 2 * DAY_S, rules.window_s))}
+    starts: Starts = {"made": list(range(MIDNIGHT, MIDNIGHT + 2 * DAY_S, rules.window_s))}
     examined = Examined(since_s=MIDNIGHT + DAY_S, until_s=MIDNIGHT + 2 * DAY_S, starts=starts, rules=rules)
     windows, later = (made_windows(entities, MIDNIGHT + day * DAY_S, rules) for day in range(2))
     seconds = dict.fromkeys(PASTS, 0.0)

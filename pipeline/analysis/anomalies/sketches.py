@@ -70,7 +70,7 @@ def sketched(table: Any, seconds: range, starts: Starts, rules: Rules) -> Any:
     count = int(days.max(initial=0)) + 1
     keys, first, row = np.unique(windows.entity * count + days, return_index=True, return_inverse=True)
     used = windows.at(windows.active)
-    whole = Histograms.of(used, row[windows.active], len(keys))
+    histograms = Histograms.of(used, row[windows.active], len(keys))
     kept = min(rules.known_hours, HOURS)
     highest, lowest = extremes(windows, row, len(keys), windows.start % DAY_S // HOUR_S, HOURS)
     date = pa.array(day[first].astype(np.int32)).cast(pa.date32())
@@ -80,8 +80,8 @@ def sketched(table: Any, seconds: range, starts: Starts, rules: Rules) -> Any:
         "date": date,
         "first": pa.array(windows.start[first]),
         "windows": pa.array(np.bincount(row[windows.active], minlength=len(keys)).astype(np.int32)),
-        "sizes": _binary(whole.sizes().astype("<u2")),
-        "histogram": _binary_runs(whole.entries(), whole.sizes().sum(axis=1) * BUCKET.itemsize),
+        "sizes": _binary(histograms.sizes().astype("<u2")),
+        "histogram": _binary_runs(histograms.entries(), histograms.sizes().sum(axis=1) * BUCKET.itemsize),
         "highest": _binary(-np.sort(-highest, axis=2)[:, :, :kept]),
         "lowest": _binary(np.sort(lowest, axis=2)[:, :, :kept]),
     }
