@@ -567,5 +567,6 @@ def test_an_empty_table_is_no_error(spark: SparkSession, tmp_path: Path) -> None
 def test_errors_name_their_cause(
     spark: SparkSession, tmp_path: Path, arguments: tuple[str, ...], code: int, output: str
 ) -> None:
+    (tmp_path / "lake").mkdir()
     result = run(tmp_path / "lake", *arguments)
     assert (result.exit_code, output in " ".join(result.output.split())) == (code, True), result.output

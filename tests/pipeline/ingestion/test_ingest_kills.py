@@ -61,9 +61,8 @@ def test_killed_in_the_middle_of_a_write_it_loses_and_doubles_nothing(tmp_path: 
     assert sequences(lake) == list(range(60))
 
 
-@pytest.mark.parametrize(
-    "writes", [2, pytest.param(1, marks=pytest.mark.exhaustive), pytest.param(3, marks=pytest.mark.exhaustive)]
-)
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("writes", [1, 2, 3])
 def test_killed_between_two_tables_it_loses_and_doubles_nothing(
     lake: Lake, spark: SparkSession, monkeypatch: pytest.MonkeyPatch, writes: int
 ) -> None:
