@@ -45,7 +45,7 @@ WINDOW: Final = Window(samples=11, seconds=1)
 
 
 ENOUGH: Final = 1000
-"""Multiple of `QUOTAS` with which nobody waits."""
+"""Multiple of `QUOTAS` with which no sender is throttled."""
 
 
 def _what_if(usage: DataFrame, multiple: float = 1) -> DataFrame:

@@ -102,9 +102,7 @@ class Ingest:
         name = checkpoint_name(source, self._lake.spark)
         self._run(source, name, {"availableNow": True}, self.ingest_batch)
         if not self._stopping:
-            final_before = self._open_from(self._watermark.of(name).before)
-            self._watermark.end(name)
-            self._compact_final(final_before)
+            self._end_run(name)
             if not self.outcome.lines and (nothing := source.describe_empty(self._lake.spark)):
                 self._on_progress(nothing)
         if follow_s is not None and not self._stopping:
@@ -125,7 +123,7 @@ class Ingest:
     def ingest_batch_as_run(self, name: str, batch: DataFrame, number: int) -> None:
         """Ingest one batch, and end the run with it."""
         self.ingest_batch(name, batch, number)
-        self._watermark.end(name)
+        self._end_run(name)
 
     def retry_quarantined(self) -> Outcome:
         """Ingest quarantined lines that are valid by now. Late ones stay late, unless no hour is final."""
@@ -199,11 +197,13 @@ class Ingest:
             if query is not None:
                 query.stop()
 
-    def _compact_final(self, since: int) -> None:
-        """Merge the files of the hours that have become final with this run, from the second ``since`` on."""
+    def _end_run(self, name: str) -> None:
+        """End a run in order, and merge the files of the hours that have become final with it."""
+        since = self._open_from(self._watermark.of(name).before)
+        self._watermark.end(name)
         until = self._open_from(self._watermark.second())
         if until > since and self._lake.has("usage"):
-            self._lake.compact("usage", more=f"({_before(until)}) AND NOT ({_before(since)})")
+            self._lake.compact("usage", condition=f"({_before(until)}) AND NOT ({_before(since)})")
 
     def _open_from(self, newest: int | None) -> int:
         """Return the first second that is not final."""

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 from headrace.pipeline.cli import LAKE, day_options, report_progress, spark_options
-from headrace.pipeline.lake.tables import MADE_BY, open_lake
+from headrace.pipeline.lake.tables import MADE_BY, RELEASED, Lake, open_lake
 
 if TYPE_CHECKING:
     from datetime import date
@@ -27,7 +27,15 @@ def command(*, spark: SparkOptions, lake: str, first: date | None, last: date | 
     """
     tables = open_lake("compact", spark, lake)
     for table in MADE_BY:
-        if tables.has(table):
-            before, after = tables.compact(table, first, last)
-            if before:
-                report_progress(f"{table}: {before:,} files merged into {after:,}")
+        if table not in RELEASED:
+            _compact(tables, table, first, last)
+    with tables.release() as draft:
+        for table in RELEASED:
+            _compact(draft, table, first, last)
+
+
+def _compact(tables: Lake, table: str, first: date | None, last: date | None) -> None:
+    if tables.has(table):
+        before, after = tables.compact(table, first, last)
+        if before:
+            report_progress(f"{table}: {before:,} files merged into {after:,}")

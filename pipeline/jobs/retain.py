@@ -17,7 +17,10 @@ if TYPE_CHECKING:
 
     from headrace.pipeline.lake.session import SparkOptions
 
-TABLES: Final = ("usage", "marks", "quarantine", "rollup_hour", "rollup_day", "chargeback", "anomalies")
+TABLES: Final = (
+    "usage", "marks", "quarantine", "rollup_hour", "rollup_day", "chargeback", "anomalies", "anomaly_windows",
+    "anomaly_sketches",
+)  # fmt: skip
 """The tables that have days."""
 
 

@@ -32,7 +32,7 @@ LOCAL_SHUFFLE_PARTITIONS: Final = 8
 LOCAL_LOG_PARTITIONS: Final = 2
 """The same for the list of a table's files, for which Delta Lake's default is 50."""
 LOCAL_LISTING_TASKS: Final = 8
-"""The same for listing folders, for which Spark's default is up to 10,000: retain would take minutes for nothing."""
+"""The same for listing folders, for which Spark's default is up to 10,000: retain would take minutes for few files."""
 
 _SUBMITTED: Final = "PYSPARK_GATEWAY_PORT"
 """Set by spark-submit, which has started the JVM before it runs the job."""

@@ -149,9 +149,9 @@ class Lake:
         return number
 
     def compact(
-        self, table: str, first: date | None = None, last: date | None = None, more: str = "true"
+        self, table: str, first: date | None = None, last: date | None = None, condition: str | None = None
     ) -> tuple[int, int]:
-        """Merge small files of the days from ``first`` to ``last``, where the condition ``more`` holds for partitions.
+        """Merge small files of the days from ``first`` to ``last``, in partitions for which ``condition`` (SQL) holds.
 
         Return the number of files that were merged, and of those that they became; 0 for a table without days, if days
         are given. Rows are the same before and after, so other jobs may read and add rows.
@@ -160,13 +160,12 @@ class Lake:
         bounds += [f"date <= '{last}'"] if last else []
         if bounds and "date" not in self.table(table).toDF().columns:
             return 0, 0
+        bounds += [f"({condition})"] if condition else []
         with self._writing(table):
-            (row,) = self._optimized(table, " AND ".join([*bounds, more])).select("metrics").collect()
+            optimize = self.table(table).optimize()
+            optimized = (optimize.where(" AND ".join(bounds)) if bounds else optimize).executeCompaction()
+            (row,) = optimized.select("metrics").collect()
         return row.metrics.numFilesRemoved, row.metrics.numFilesAdded
-
-    def _optimized(self, table: str, condition: str) -> DataFrame:
-        optimize = self.table(table).optimize()
-        return (optimize if condition == "true" else optimize.where(condition)).executeCompaction()
 
     @contextlib.contextmanager
     def release(self) -> Iterator[Draft]:
@@ -315,6 +314,14 @@ class Draft(Lake):
         number = super().remove_rows(table, condition)
         self._note(table)
         return number
+
+    def compact(
+        self, table: str, first: date | None = None, last: date | None = None, condition: str | None = None
+    ) -> tuple[int, int]:
+        """See `Lake.compact`."""
+        files = super().compact(table, first, last, condition)
+        self._note(table)
+        return files
 
     def _note(self, table: str) -> None:
         """Note the version that this job has written."""

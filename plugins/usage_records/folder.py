@@ -43,7 +43,7 @@ def journal_path(folder: Path, instance: str, first: int) -> Path:
 
 
 def converted_path(journal: Path) -> Path:
-    """Return the path of the Parquet file that is being made of ``journal``. Whoever has the journal's lock owns it."""
+    """Return the path of the Parquet file that is being made of ``journal``, by the process that has its lock."""
     return journal.with_name(f".{_name_of(journal)}{UNFINISHED_PARQUET}")
 
 

@@ -50,7 +50,7 @@ _ENCODINGS: Final = {field.name: "DELTA_BINARY_PACKED" for field in SCHEMA if pa
 
 
 class StoppedError(Exception):
-    """The conversion was told to stop."""
+    """The conversion was stopped before its end."""
 
 
 def convert(lines: int, parquet: int, *, is_stopping: Callable[[], bool]) -> None:

@@ -124,16 +124,19 @@ def test_compact_and_retain(lake: Lake, spark: SparkSession) -> None:
     lake.append("usage", usage(spark, [record(old + 30 * 86_400, sequence=5)]), "date", "hour")
     with lake.release() as draft:
         draft.replace("rollup_day", day(spark, 1, days_ago=40).unionByName(day(spark, 2, days_ago=10)), "date")
-    compacted = CliRunner().invoke(pipeline, ["compact", "--lake", lake.root])
+    with lake.release() as draft:
+        draft.append("rollup_day", day(spark, 3, days_ago=10), "date")
+    compacted = CliRunner().invoke(pipeline, ["compact", "--lake", lake.root, "--from", "2020-01-01"])
     assert compacted.exit_code == 0, compacted.output
     assert "usage: 2 files merged into 1" in compacted.output
+    assert "rollup_day: 2 files merged into 1" in compacted.output
     assert sequences(lake) == [0, 1, 5]
     retained = CliRunner().invoke(pipeline, ["retain", "--lake", lake.root, "--usage", "20", "--rollup-day", "20"])
     assert retained.exit_code == 0, retained.output
     assert "usage: 2 rows removed" in retained.output
     assert "rollup_day: 1 rows removed" in retained.output
     assert sequences(lake) == [5]
-    assert seen(lake)[0] == [2]
+    assert seen(lake)[0] == [2, 3]
 
 
 def test_a_full_disk_and_a_jvm_that_has_ended_are_named() -> None:
