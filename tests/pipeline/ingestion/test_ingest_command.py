@@ -72,7 +72,7 @@ def test_it_follows_until_a_signal(spark: SparkSession, tmp_path: Path) -> None:
         try:
             for number in (1, 2, 3):
                 write_lines(folder / f"usage-a-{number}.jsonl", record(NOW - 60, sequence=number))
-                wait_until(partial(has_taken, lake, number), f"{number} records are there", 120)
+                wait_until(partial(has_taken, lake, number), f"{number} records are there", 180, poll_s=1)
             following.send_signal(signal.SIGTERM)
             _, said = following.communicate(timeout=120)
         finally:
@@ -83,6 +83,7 @@ def test_it_follows_until_a_signal(spark: SparkSession, tmp_path: Path) -> None:
 
 
 def has_taken(lake: Lake, number: int) -> bool:
+    """Return whether the table has this many records. Each look takes processor time from the job that it waits for."""
     return lake.read_or_empty("usage", schemas.USAGE).count() == number
 
 
