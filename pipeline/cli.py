@@ -1,4 +1,4 @@
-"""The command ``headrace pipeline JOB``, and what the commands of the jobs share: options, messages, output files.
+"""The command ``headrace pipeline JOB``, and the options that the commands of the jobs share.
 
 The modules in `headrace.pipeline.jobs` import this module. It imports them only when their command is used, so that
 listing the jobs does not require Spark.
@@ -9,23 +9,23 @@ from __future__ import annotations
 import functools
 import importlib
 import sys
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 import click
 
-from headrace.pipeline.errors import InputError, OutputError, PipelineError
+from headrace.pipeline.errors import InputError, PipelineError
 from headrace.pipeline.lake.spark_errors import reported_errors
-from headrace.pipeline.lake.stores import is_missing, write_text
-from headrace.quota_callbacks.files import open_without_following
+from headrace.pipeline.lake.stores import is_missing
+from headrace.pipeline.output import AS_JSON, print_json, prints_json
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable
     from datetime import datetime
 
-    from pyspark.sql import Row, SparkSession
+    from headrace.pipeline.output import Result
 
 JOBS: Final = {
+    "run": "Run several jobs one after the other, as a file says, in one Spark session.",
     "ingest": "Read usage records from Kafka or files into the lake, each once.",
     "instances": "List the records of each instance of the proxy, and those that are missing.",
     "rollup": "Sum usage by hour and day, user, client id and team; write bills.",
@@ -39,6 +39,13 @@ JOBS: Final = {
     "migrate": "Convert a lake of a version before Delta Lake.",
     "zip": "Write the pipeline as a zip for spark-submit --py-files.",
 }
+"""The jobs, in the order in which they are usually run."""
+
+RUN_AS_PART: Final = "headrace.pipeline.run_as_part"
+"""Key in the metadata of click's context: set if a job is part of ``headrace pipeline run``, which reports its errors.
+"""
+MAINTENANCE: Final = ("compact", "retain", "migrate", "zip")
+"""The jobs in `headrace.pipeline.jobs.maintenance`."""
 
 
 class Jobs(click.Group):
@@ -52,19 +59,25 @@ class Jobs(click.Group):
         """Import the job's module and return its command; ``None`` if there is no such job."""
         if cmd_name not in JOBS:
             return None
-        try:
-            module = importlib.import_module(f"headrace.pipeline.jobs.{cmd_name.replace('-', '_')}")
-        except ModuleNotFoundError as error:
-            if error.name is None or error.name.partition(".")[0] == "headrace":
-                raise
-            _fail(f"the pipeline needs the package {error.name}: pip install 'headrace[pipeline]'")
-        command: click.Command = module.command
-        return command
+        return command_of(cmd_name)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
         """Write the list of jobs from `JOBS`, without importing their modules."""
         with formatter.section("Jobs"):
             formatter.write_dl(list(JOBS.items()))
+
+
+def command_of(job: str) -> click.Command:
+    """Import the module of one of `JOBS`, and return its command."""
+    folder = "jobs.maintenance" if job in MAINTENANCE else "jobs"
+    try:
+        module = importlib.import_module(f"headrace.pipeline.{folder}.{job.replace('-', '_')}")
+    except ModuleNotFoundError as error:
+        if error.name is None or error.name.partition(".")[0] == "headrace":
+            raise
+        _fail(f"the pipeline needs the package {error.name}: pip install 'headrace[pipeline]'")
+    command: click.Command = module.command
+    return command
 
 
 @click.command(cls=Jobs, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
@@ -73,6 +86,9 @@ def pipeline() -> None:
 
     The lake (--lake) is a folder on a disk or in any store that Hadoop supports, such as s3a://bucket/headrace. Every
     job reads its tables from there and writes its results there. docs/pipeline.md describes all jobs.
+
+    The exit status is 0 if the job is done, also if there was nothing to do; 1 if it cannot be done as given; 2 for
+    wrong options; and 75 if another job was faster, so that this one can simply be run again.
     """
 
 
@@ -91,17 +107,17 @@ CLUSTER = click.option(
 DAY: Final = click.DateTime(["%Y-%m-%d"])
 
 
-def day_options(command: Callable[..., None]) -> Callable[..., None]:
+def day_options(command: Callable[..., Result]) -> Callable[..., Result]:
     """Add ``--from`` and ``--to``, which are passed on as the dates ``first`` and ``last``, or ``None``."""
 
     @click.option("--from", "first", type=DAY, metavar="DATE", help="First day (UTC), such as 2026-11-01.")
     @click.option("--to", "last", type=DAY, metavar="DATE", help="Last day (UTC).")
     @functools.wraps(command)
-    def run(*, first: datetime | None, last: datetime | None, **options: Any) -> None:
+    def run(*, first: datetime | None, last: datetime | None, **options: Any) -> Result:
         begin, end = (None if day is None else day.date() for day in (first, last))
         if begin is not None and end is not None and begin > end:
             raise click.UsageError(f"--from {begin} is after --to {end}; expected a first and a last day")
-        command(first=begin, last=end, **options)
+        return command(first=begin, last=end, **options)
 
     return run
 
@@ -114,27 +130,42 @@ def number_option(
     *,
     metavar: str | None = None,
     to: str | None = None,
-) -> Callable[[Callable[..., None]], Callable[..., None]]:
+) -> Callable[[Callable[..., Result]], Callable[..., Result]]:
     """Return an option for one of a job's numeric rules, passed on as the argument ``to`` if that is given."""
     names = (name,) if to is None else (name, to)
     return click.option(*names, type=values, default=default, show_default=True, metavar=metavar, help=help_text)
 
 
-def spark_options(command: Callable[..., None]) -> Callable[..., None]:
-    """Add ``--master``, ``--packages`` and ``--conf``, passed on as one argument ``spark``; report errors in a line."""
+def job_options(command: Callable[..., Result]) -> Callable[..., Result]:
+    """Add ``--master``, ``--packages`` and ``--conf``, passed on as one argument ``spark``, and ``--json``.
+
+    Errors are reported in a line. With ``--json``, the result that ``command`` returns is printed with its ``job`` and
+    ``status``, "done" or "failed"; a failure has the ``error`` and the ``exit_status``.
+    """
 
     @functools.wraps(command)
-    def run(*, master: str | None, packages: str | None, conf: tuple[str, ...], **options: Any) -> None:
+    def run(
+        *, master: str | None, packages: str | None, conf: tuple[str, ...], as_json: bool, **options: Any
+    ) -> Result:
         from headrace.pipeline.lake.session import SparkOptions
 
+        context = click.get_current_context()
+        if as_json:
+            context.meta[AS_JSON] = True
         spark = SparkOptions(master=master, packages=packages, conf=settings_of(conf, "--conf"))
         try:
             with reported_errors():
-                command(spark=spark, **options)
+                result = command(spark=spark, **options)
         except PipelineError as error:
-            _fail(str(error))
+            if context.meta.get(RUN_AS_PART):
+                raise
+            _fail(str(error), error.exit_status, context.info_name)
+        if as_json:
+            print_json({"job": context.info_name, "status": "done", **result})
+        return result
 
     for option in (
+        click.option("--json", "as_json", is_flag=True, help="Print the result as one JSON object."),
         click.option("--conf", multiple=True, metavar="NAME=VALUE", help="A setting of Spark; may be repeated."),
         click.option(
             "--packages",
@@ -158,70 +189,9 @@ def settings_of(given: tuple[str, ...], option: str) -> dict[str, str]:
     return settings
 
 
-def report_progress(line: str) -> None:
-    """Write a line about a job's progress or result to standard error; results go to standard output."""
-    click.echo(line, err=True)
-
-
-def report_usage(found: Row) -> None:
-    """Report the usage that a job reads, as returned by `headrace.pipeline.analysis.usage.of_one_cluster`."""
-    if not found.records:
-        report_progress("the lake has no usage of these days and this cluster")
-        return
-    report_progress(f"{found.records:,} records from {found.since} to {found.until} UTC")
-    if found.unattributed:
-        report_progress(f"{found.unattributed:,} bytes have no recorded sender, and are left out")
-
-
-def check_output(option: str, path: str | None) -> None:
-    """Check, before Spark is started, that `write_file` will have a folder to write to.
-
-    Paths in other stores (``s3a://…``) are not checked. Raises `OutputError`.
-    """
-    if path is None or "://" in path:
-        return
-    folder = Path(path).absolute().parent
-    if not folder.is_dir():
-        raise OutputError(f"{option} {path}: the folder {folder} does not exist; create it, or give another file")
-    if Path(path).is_dir():
-        raise OutputError(f"{option} {path} is a folder; give a file")
-
-
-def write_file(spark: SparkSession, path: str, lines: Iterable[str]) -> None:
-    """Write a text file, locally or to any store (``s3a://…``), atomically: readers see all of it or none.
-
-    Raises `OutputError`.
-    """
-    if "://" in path:
-        write_text(spark, path, "".join(lines))
-        return
-    draft = Path(f"{path}.draft")
-    try:
-        with open(draft, "w", encoding="utf-8", newline="", opener=open_without_following) as file:
-            file.writelines(lines)
-        draft.replace(path)
-    except OSError as error:
-        raise OutputError(f"cannot write {path}: {(error.strerror or str(error)).lower()}") from error
-
-
-def _fail(message: str) -> Any:
+def _fail(message: str, exit_status: int = PipelineError.exit_status, job: str | None = None) -> NoReturn:
     for line in message.splitlines():
         click.echo(f"headrace pipeline: {line}", err=True)
-    sys.exit(1)
-
-
-__all__ = [
-    "CLUSTER",
-    "DAY",
-    "LAKE",
-    "check_input",
-    "check_output",
-    "day_options",
-    "number_option",
-    "pipeline",
-    "report_progress",
-    "report_usage",
-    "settings_of",
-    "spark_options",
-    "write_file",
-]  # fmt: skip
+    if prints_json():
+        print_json({"job": job, "status": "failed", "error": message, "exit_status": exit_status})
+    sys.exit(exit_status)

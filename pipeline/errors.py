@@ -1,8 +1,15 @@
 """The exceptions that jobs report to users in one line. Any other exception is a bug and shows its traceback."""
 
+from __future__ import annotations
+
+import os
+from typing import ClassVar
+
 
 class PipelineError(Exception):
     """A job cannot be run. ``str()`` names the value, the rule and the setting to change."""
+
+    exit_status: ClassVar[int] = 1
 
 
 class NoJavaError(PipelineError):
@@ -23,3 +30,5 @@ class OutputError(PipelineError):
 
 class ConflictError(OutputError):
     """Another job has changed what this one reads or writes. Nothing was written; it can be run again."""
+
+    exit_status: ClassVar[int] = os.EX_TEMPFAIL

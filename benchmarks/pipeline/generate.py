@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Final
 import click
 from pyspark.sql import functions as sf
 
-from headrace.pipeline.cli import spark_options
+from headrace.pipeline.cli import job_options
 from headrace.pipeline.errors import OutputError
 from headrace.pipeline.lake import schemas
 from headrace.pipeline.lake.session import start_session
@@ -197,7 +197,7 @@ def _cost(api_key: Column) -> Column:
 )
 @click.option("--days", type=click.IntRange(min=1), default=7, show_default=True, help="Over how many days.")
 @click.option("--seed", type=int, default=1, show_default=True)
-@spark_options
+@job_options
 def command(*, spark: SparkOptions, records: int, output: str, users: int, days: int, seed: int) -> None:
     """Write generated usage records, the same for the same options."""
     # Hours are in order, so a task has few files open at a time, and need not sort its rows by hour.

@@ -1,4 +1,4 @@
-"""Rollup: sums of usage by hour and day with each sender's team, and the bills computed from them.
+"""Rollup: sums of usage by hour and day, cluster and sender with its team, and the bills computed from them.
 
 No usage is left out: usage without a sender has a row of its own, and a line in a bill of its own, so that all totals
 equal those of the usage records. Sums are of integers, except for times; money is decimal.
@@ -25,6 +25,7 @@ from headrace.quota_callbacks.api_keys import ApiKey
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
+    from datetime import date
 
     from pyspark.sql import Column, DataFrame, SparkSession
 
@@ -39,7 +40,7 @@ MAX_FAULTS_SHOWN: Final = 20
 """Maximum number of faults of a teams file that one error lists."""
 
 _SENDER: Final = ("user", "client_id")
-_SUMS: Final = tuple(name for name in schemas.TOTALS.names if name not in (*_SENDER, "team"))
+_SUMS: Final = tuple(name for name in schemas.TOTALS.names if name not in ("cluster", *_SENDER, "team"))
 ENDS: Final = ("discount", "minimum", "total")
 """The last lines of a bill."""
 _BY_QUOTA: Final = ("throttled", "throttle_ms", "refused")
@@ -56,23 +57,38 @@ class Period(StrEnum):
 
 
 def by_hour(usage: DataFrame, teams: DataFrame) -> DataFrame:
-    """Return the sums of usage (`schemas.USAGE`) by hour and sender, with the sender's team (`schemas.ROLLUP_HOUR`)."""
+    """Return the sums of usage (`schemas.USAGE`) by hour, cluster and sender, with the sender's team
+    (`schemas.ROLLUP_HOUR`).
+    """
     hour = sf.date_trunc("hour", sf.timestamp_seconds("second")).alias("hour")
     api_key = sf.col("api_key")
     special = {
         "produced_bytes": sf.sum(sf.when(api_key == ApiKey.PRODUCE.value, sf.col("request_bytes"))),
         "fetched_bytes": sf.sum(sf.when(api_key.isin(*FETCHES), sf.col("response_bytes"))),
         **{name: sf.sum(over_quotas(name)) for name in _BY_QUOTA},
+        "records": sf.count("*"),
     }
-    sums = [_or_zero(special.get(name, sf.sum(name)), name) for name in _SUMS]
-    hours = usage.groupBy("date", hour, *_SENDER).agg(*sums)
+    sums = [_or_zero(special[name] if name in special else sf.sum(name), name) for name in _SUMS]
+    hours = usage.groupBy("date", hour, "cluster", *_SENDER).agg(*sums)
     return with_teams(hours, teams).select(*schemas.ROLLUP_HOUR.names)
 
 
 def by_day(hours: DataFrame) -> DataFrame:
     """Return the sums of `by_hour` by day (`schemas.ROLLUP_DAY`)."""
     sums = [sf.sum(name).alias(name) for name in _SUMS]
-    return hours.groupBy("date", *_SENDER, "team").agg(*sums).select(*schemas.ROLLUP_DAY.names)
+    return hours.groupBy("date", "cluster", *_SENDER, "team").agg(*sums).select(*schemas.ROLLUP_DAY.names)
+
+
+def changed_days(usage: DataFrame, days: DataFrame) -> list[date]:
+    """Return the days of which ``usage`` has another number of records than was rolled up, in order.
+
+    ``days`` are the rolled up days (`schemas.ROLLUP_DAY`). A day without usage has not changed: its usage may have been
+    removed since.
+    """
+    counted = usage.groupBy("date").agg(sf.count("*").alias("records"))
+    before = days.groupBy("date").agg(sf.sum("records").alias("rolled_up"))
+    differ = counted.join(before, "date", "left").where(~sf.col("records").eqNullSafe(sf.col("rolled_up")))
+    return sorted(row.date for row in differ.select("date").collect())
 
 
 def with_teams(senders: DataFrame, teams: DataFrame) -> DataFrame:
@@ -151,13 +167,16 @@ def _take_team(
 # --- bills ------------------------------------------------------------------------------------------------------------
 
 
-def bill(days: DataFrame, sheet: PriceSheet, period: Period) -> DataFrame:
-    """Return what each team pays for its usage in each period (`schemas.CHARGEBACK`).
+def bill(days: DataFrame, sheet: PriceSheet, period: Period, *, across_clusters: bool = False) -> DataFrame:
+    """Return what each team pays for its usage of each cluster in each period (`schemas.CHARGEBACK`).
 
-    ``days`` (`schemas.ROLLUP_DAY`) must have whole periods. Amounts are rounded half up, line by line; totals are sums
+    With ``across_clusters``, a team has one bill for its usage of all clusters, whose cluster is null. ``days``
+    (`schemas.ROLLUP_DAY`) must have whole periods. Amounts are rounded half up, line by line; totals are sums
     of rounded amounts. Usage without a team, or without a sender, has a bill of its own, without discount and minimum.
     """
     items = sheet.items()
+    if across_clusters:
+        days = days.withColumn("cluster", sf.lit(None).cast("string"))
     used = _by_team(days, items, period).join(sf.broadcast(_terms(days.sparkSession, sheet)), "team", "left")
     priced = used.withColumns(
         {f"price_{item.key}": _given(f"own_{item.key}", sheet.prices().get(item.key)) for item in items}
@@ -187,12 +206,17 @@ def bill(days: DataFrame, sheet: PriceSheet, period: Period) -> DataFrame:
     )
 
 
+def start_of(period: Period) -> Column:
+    """Return the first day of the period that has the column ``date``."""
+    return sf.col("date") if period is Period.DAY else sf.trunc("date", "month")
+
+
 def _by_team(days: DataFrame, items: Iterable[Item], period: Period) -> DataFrame:
-    """Return the usage of each team in each period: ``date``, ``team``, and a column per price."""
+    """Return the usage of each team in each period: ``date``, ``cluster``, ``team``, and a column per price."""
     team = sf.when(sf.col("user").isNull(), UNATTRIBUTED).otherwise(sf.coalesce("team", sf.lit(NO_TEAM))).alias("team")
-    start = (sf.col("date") if period is Period.DAY else sf.trunc("date", "month")).alias("date")
+    start = start_of(period).alias("date")
     sums = [sf.sum(sf.col(item.column).cast(schemas.USED)).cast(schemas.USED).alias(item.key) for item in items]
-    return days.groupBy(start, team).agg(*sums)
+    return days.groupBy(start, "cluster", team).agg(*sums)
 
 
 def _terms(spark: SparkSession, sheet: PriceSheet) -> DataFrame:
@@ -223,7 +247,8 @@ def _item_line(number: int, item: Item) -> Column:
 
 
 def _line(number: int, item: str, amount: Column, **more: Column) -> Column:
-    cells = {"date": sf.col("date"), "team": sf.col("team"), "line": sf.lit(number), "item": sf.lit(item), **more}
+    names = ("date", "cluster", "team")
+    cells = {**{name: sf.col(name) for name in names}, "line": sf.lit(number), "item": sf.lit(item), **more}
     cells["amount"] = amount
     of_all = ("period", "currency")
     return sf.struct(

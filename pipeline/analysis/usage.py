@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from pyspark.sql import functions as sf
@@ -9,7 +10,9 @@ from pyspark.sql import functions as sf
 from headrace.pipeline.errors import InputError
 
 if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame, Row
+    from collections.abc import Iterator, Sequence
+
+    from pyspark.sql import Column, DataFrame
 
 SHOWN = 5
 """Maximum number of clusters that an error names."""
@@ -22,25 +25,64 @@ def over_quotas(name: str) -> Column:
     return sf.coalesce(sf.aggregate(values, zero, lambda total, each: total + sf.coalesce(each, zero)), zero)
 
 
-def of_one_cluster(usage: DataFrame, cluster: str | None) -> tuple[DataFrame, Row]:
-    """Return the usage of ``cluster``, or of the only cluster in it, and a row that describes it.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recorded:
+    """The usage that a job reads."""
 
-    The row has the number of ``records``, ``since`` and ``until`` (UTC, to the minute, as text) and the
-    ``unattributed`` bytes of records without a sender. Raises `InputError` if the usage is of several clusters, since a
-    quota applies to one.
+    cluster: str | None
+    """``None`` if the records do not name it, or if there are none."""
+    records: int
+    since: str | None
+    """The first minute (UTC); ``None`` without records."""
+    until: str | None
+    unattributed: int
+    """Bytes of records without a sender."""
+
+    def lines(self) -> Iterator[str]:
+        """Yield lines for the user."""
+        if not self.records:
+            yield "the lake has no usage of these days and this cluster"
+            return
+        yield f"{self.records:,} records from {self.since} to {self.until} UTC"
+        if self.unattributed:
+            yield f"{self.unattributed:,} bytes have no recorded sender, and are left out"
+
+
+def of_one_cluster(usage: DataFrame, cluster: str | None) -> tuple[DataFrame, Recorded]:
+    """Return the usage of ``cluster``, or of the only cluster in it, and what it is.
+
+    Raises `InputError` if the usage is of several clusters, since a quota applies to one.
     """
     if cluster is not None:
         usage = usage.where(sf.col("cluster") == cluster)
     size = sf.col("request_bytes") + sf.col("response_bytes")
     found = usage.agg(
         sf.count("*").alias("records"),
-        sf.sort_array(sf.collect_set("cluster")).alias("clusters"),
+        _clusters(),
         sf.coalesce(sf.sum(sf.when(sf.col("user").isNull(), size)), sf.lit(0)).alias("unattributed"),
         sf.date_format(sf.timestamp_seconds(sf.min("second")), "yyyy-MM-dd HH:mm").alias("since"),
         sf.date_format(sf.timestamp_seconds(sf.max("second")), "yyyy-MM-dd HH:mm").alias("until"),
     ).collect()[0]
-    clusters = found.clusters
+    return usage, Recorded(
+        cluster=cluster or _only(found.clusters),
+        records=found.records,
+        since=found.since,
+        until=found.until,
+        unattributed=found.unattributed,
+    )
+
+
+def only_cluster(usage: DataFrame) -> str | None:
+    """Return the cluster of the usage; ``None`` if no record names one. Raises `InputError` if there are several."""
+    return _only(usage.agg(_clusters()).collect()[0].clusters)
+
+
+def _clusters() -> Column:
+    return sf.sort_array(sf.collect_set("cluster")).alias("clusters")
+
+
+def _only(clusters: Sequence[str]) -> str | None:
     if len(clusters) > 1:
         names = ", ".join(clusters[:SHOWN]) + (", …" if len(clusters) > SHOWN else "")
         raise InputError(f"the usage is of {len(clusters)} clusters, {names}; expected --cluster ID, one of them")
-    return usage, found
+    return clusters[0] if clusters else None

@@ -10,10 +10,11 @@ from pyspark.sql import functions as sf
 
 from headrace.pipeline.analysis.anomalies.rules import Rules
 from headrace.pipeline.analysis.anomalies.stored import Days
-from headrace.pipeline.cli import LAKE, day_options, number_option, report_progress, spark_options
+from headrace.pipeline.cli import LAKE, day_options, job_options, number_option
 from headrace.pipeline.errors import InputError
 from headrace.pipeline.lake import schemas
 from headrace.pipeline.lake.tables import Lake, open_lake
+from headrace.pipeline.output import report_progress, report_result
 
 if TYPE_CHECKING:
     from datetime import date
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
     from headrace.pipeline.lake.session import SparkOptions
+    from headrace.pipeline.output import Result
 
 RULES = Rules()
 SHOWN = 50
@@ -78,10 +80,10 @@ MINUTES_OF_A_DAY = 1440
     RULES.least_thread_ms,
     "Minimum thread time, observed or usual.",
 )
-@spark_options
+@job_options
 def command(
     *, spark: SparkOptions, lake: str, first: date | None, last: date | None, window: int, **rules_given: Any
-) -> None:
+) -> Result:
     """Find usage that is unlike each entity's own past: producer ids, retries, connections, bytes and thread time.
 
     The table anomalies is rewritten for the days that are examined: by default, the last two days of usage. A day's
@@ -97,13 +99,13 @@ def command(
     newest, until_s = _end(usage)
     if newest is None:
         report_progress("the lake has no usage, so no day was examined")
-        return
+        return {"anomalies": {}}
     end = newest if last is None else last
     begin = end - timedelta(days=1) if first is None else first
     if begin > end:
         raise InputError(f"--from {begin} is after {end}, the last day with usage")
     Days(lake=tables, usage=usage, until_s=until_s, rules=rules).examine(begin, end)
-    _report_result(tables, begin, end)
+    return {"first": begin, "last": end, "anomalies": _report_result(tables, begin, end)}
 
 
 def _end(usage: DataFrame) -> tuple[date | None, int]:
@@ -119,12 +121,15 @@ def _newest(usage: DataFrame) -> date | None:
     return newest
 
 
-def _report_result(tables: Lake, first: date, last: date) -> None:
+def _report_result(tables: Lake, first: date, last: date) -> dict[str, int]:
+    """Report the anomalies of these days; return their number by kind."""
     whole = tables.read("anomalies", schemas.ANOMALIES).where(sf.col("date").between(first, last))
     counts = whole.groupBy("kind").count().orderBy("kind").collect()  # a row for each of a few kinds
-    kinds = ", ".join(f"{row['count']:,} x {row.kind}" for row in counts) or "nothing unusual"
+    by_kind: dict[str, int] = {row.kind: row["count"] for row in counts}
+    kinds = ", ".join(f"{count:,} x {kind}" for kind, count in by_kind.items()) or "nothing unusual"
     report_progress(f"{first:%Y-%m-%d} to {last:%Y-%m-%d}: {kinds}")
     for row in whole.orderBy("start", "user", "client_id", "kind", "cluster").limit(SHOWN).collect():
-        click.echo(f"{row.start:%Y-%m-%d %H:%M} {row.kind}: {row.description}")
-    if sum(row["count"] for row in counts) > SHOWN:
+        report_result(f"{row.start:%Y-%m-%d %H:%M} {row.kind}: {row.description}")
+    if sum(by_kind.values()) > SHOWN:
         report_progress(f"these are the first {SHOWN}; the table anomalies has all of them")
+    return by_kind

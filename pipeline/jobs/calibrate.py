@@ -11,19 +11,11 @@ from pyspark.sql import functions as sf
 from headrace.pipeline.analysis.calibrate import Method, accepted_costs, calibrate, samples, span_of
 from headrace.pipeline.analysis.handler_times import HOW, read_jmx
 from headrace.pipeline.analysis.usage import of_one_cluster
-from headrace.pipeline.cli import (
-    CLUSTER,
-    LAKE,
-    check_input,
-    check_output,
-    number_option,
-    report_progress,
-    spark_options,
-    write_file,
-)
+from headrace.pipeline.cli import CLUSTER, LAKE, check_input, job_options, number_option
 from headrace.pipeline.errors import InputError
 from headrace.pipeline.lake import schemas
 from headrace.pipeline.lake.tables import open_lake
+from headrace.pipeline.output import check_output, report_progress, report_result, write_file
 from headrace.quota_callbacks.api_keys import api_name
 from headrace.quota_callbacks.builtin.cost_files import load_costs, spell_costs
 from headrace.quota_callbacks.builtin.request_costs import DEFAULT_COSTS
@@ -33,7 +25,9 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame, Row, SparkSession
 
+    from headrace.pipeline.analysis.usage import Recorded
     from headrace.pipeline.lake.session import SparkOptions
+    from headrace.pipeline.output import Result
     from headrace.quota_callbacks.builtin.request_costs import RequestCost
 
 METHOD = Method()
@@ -77,7 +71,7 @@ NO_TRUTH = (
     "Step to which the truth rounds each request's time: 1 ms in Kafka's LocalTimeMs; 0: not rounded.",
     metavar="MS", to="step_ms",
 )  # fmt: skip
-@spark_options
+@job_options
 def command(
     *,
     spark: SparkOptions,
@@ -87,7 +81,7 @@ def command(
     against: str | None,
     cluster: str | None,
     **method: Any,
-) -> None:
+) -> Result:
     """Fit the cost model of request_percentage to the handler times that brokers report.
 
     --truth is a broker's LocalTimeMs, sampled for some minutes while the proxy recorded usage. The samples of all
@@ -107,21 +101,24 @@ def command(
     for path in truths:
         check_input("--truth", path)
     tables = open_lake("calibrate", spark, lake)
-    usage = tables.read("usage", schemas.USAGE)
+    whole = tables.read("usage", schemas.USAGE)
     truth = read_jmx(tables.spark, truths)
-    both = samples(_of_span(usage, span_of(truth), cluster), truth, how).persist()
+    usage, found = _of_span(whole, span_of(truth), cluster)
+    both = samples(usage, truth, how).persist()
     try:
-        tables.replace("costs", calibrate(both, {**DEFAULT_COSTS, **kept}, how).coalesce(1))
+        fitted = calibrate(both, {**DEFAULT_COSTS, **kept}, how).coalesce(1)
+        tables.replace_of_cluster("costs", fitted, found.cluster)
     finally:
         both.unpersist()
-    costs = tables.read("costs", schemas.COSTS)
+    costs = tables.read_of_cluster("costs", schemas.COSTS, found.cluster)
     accepted = accepted_costs(costs)
     rows = costs.orderBy("api_key").collect()  # a row for each API
     for row in rows:
-        click.echo(_line(row))
+        report_result(_line(row))
     report_progress(f"{len(accepted)} of {len(rows)} APIs have better costs than those in force")
     if output is not None:
         _write(tables.spark, output, {**kept, **accepted}, {row.api_key: row for row in rows})
+    return {"cluster": found.cluster, "apis": len(rows), "accepted": len(accepted), "output": output}
 
 
 def _in_force(against: str | None) -> Mapping[int, RequestCost]:
@@ -133,7 +130,7 @@ def _in_force(against: str | None) -> Mapping[int, RequestCost]:
         raise InputError(str(error)) from error
 
 
-def _of_span(usage: DataFrame, span: tuple[int, int], cluster: str | None) -> DataFrame:
+def _of_span(usage: DataFrame, span: tuple[int, int], cluster: str | None) -> tuple[DataFrame, Recorded]:
     """Return the usage of the time in which the truth was sampled.
 
     Raises `InputError` if there is none, or if it is of several clusters.
@@ -146,7 +143,7 @@ def _of_span(usage: DataFrame, span: tuple[int, int], cluster: str | None) -> Da
         begin, end = (f"{datetime.fromtimestamp(each, UTC):%Y-%m-%d %H:%M:%S}" for each in span)
         whose = f" of cluster {cluster}" if cluster is not None else ""
         raise InputError(f"there is no usage{whose} from {begin} to {end} UTC, when --truth was sampled")
-    return usage
+    return usage, found
 
 
 def _line(row: Row) -> str:

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import signal
 from typing import TYPE_CHECKING
 
 import click
 
-from headrace.pipeline.cli import LAKE, check_input, report_progress, settings_of, spark_options
+from headrace.pipeline.cli import LAKE, check_input, job_options, settings_of
 from headrace.pipeline.ingestion.ingest import Ingest
 from headrace.pipeline.ingestion.sources import FileSource, KafkaSource
 from headrace.pipeline.lake.session import start_session
 from headrace.pipeline.lake.tables import Lake
+from headrace.pipeline.output import report_progress
 from headrace.quota_callbacks.records.usage_records import DEFAULT_TOPIC
 
 if TYPE_CHECKING:
@@ -21,6 +23,7 @@ if TYPE_CHECKING:
 
     from headrace.pipeline.ingestion.sources import Source
     from headrace.pipeline.lake.session import SparkOptions
+    from headrace.pipeline.output import Result
 
 DAY_S = 86_400
 
@@ -55,7 +58,7 @@ DAY_S = 86_400
     help="Time after which an hour is final, behind the newest record; later records are quarantined.",
 )
 @click.option("--accept-late", is_flag=True, help="Accept records of any hour: no hour is final.")
-@spark_options
+@job_options
 def command(
     *,
     spark: SparkOptions,
@@ -69,7 +72,7 @@ def command(
     follow: float | None,
     watermark: int,
     accept_late: bool,
-) -> None:
+) -> Result:
     """Read usage records from files or from Kafka into the lake, each record once.
 
     Without --follow, the command reads the records that exist now and exits; the next run continues from there. After a
@@ -90,6 +93,7 @@ def command(
     report_progress(outcome.summary())
     for reason, count in sorted(outcome.quarantined.items(), key=lambda each: -each[1]):
         report_progress(f"  quarantined: {count:,} x {reason}")
+    return dataclasses.asdict(outcome)
 
 
 def _source(

@@ -7,16 +7,18 @@ from typing import TYPE_CHECKING
 import click
 from pyspark.sql import functions as sf
 
-from headrace.pipeline.cli import LAKE, day_options, report_progress, spark_options
+from headrace.pipeline.cli import LAKE, day_options, job_options
 from headrace.pipeline.ingestion.instances import instances
 from headrace.pipeline.lake import schemas
 from headrace.pipeline.lake.tables import of_days, open_lake
+from headrace.pipeline.output import report_progress, report_result
 from headrace.quota_callbacks.records.usage_records import Kind
 
 if TYPE_CHECKING:
     from datetime import date
 
     from headrace.pipeline.lake.session import SparkOptions
+    from headrace.pipeline.output import Result
 
 SHOWN = 1000
 """Maximum number of rows printed: about those of a fleet of 30 processes that restarts every night for a month."""
@@ -25,8 +27,8 @@ SHOWN = 1000
 @click.command()
 @LAKE
 @day_options
-@spark_options
-def command(*, spark: SparkOptions, lake: str, first: date | None, last: date | None) -> None:
+@job_options
+def command(*, spark: SparkOptions, lake: str, first: date | None, last: date | None) -> Result:
     """List the instances (runs of one process of the proxy) with the records of each, and those that are missing.
 
     MISSING counts sequence numbers without a record, LOST the records that the instance could not write. An instance
@@ -40,11 +42,12 @@ def command(*, spark: SparkOptions, lake: str, first: date | None, last: date | 
     lost = of_days(marks.where(sf.col("kind") != Kind.END.value), first, last)
     found = instances(usage, lost.unionByName(ends), whole=first is None and last is None)
     rows = found.orderBy("first_second", "instance").limit(SHOWN + 1).collect()
-    click.echo("instance  first_second  last_second  seen  missing  gaps  lost  ended")
+    report_result("instance  first_second  last_second  seen  missing  gaps  lost  ended")
     for row in rows[:SHOWN]:
-        click.echo(
+        report_result(
             f"{row.instance}  {row.first_second}  {row.last_second}  {row.seen}  {row.missing}  {row.gaps}  {row.lost}"
             f"  {'yes' if row.ended else 'no'}"
         )
     if len(rows) > SHOWN:
         report_progress(f"these are the first {SHOWN:,}; use --from and --to to select days")
+    return {"instances": [row.asDict() for row in rows[:SHOWN]], "more": len(rows) > SHOWN}

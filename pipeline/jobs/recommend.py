@@ -14,21 +14,10 @@ from headrace.pipeline.analysis.quota_files import as_kafka_configs, as_toml, en
 from headrace.pipeline.analysis.recommend import needs_of, recommendations
 from headrace.pipeline.analysis.recommend.rules import DEFAULT_LEAST, DEFAULT_WINDOWS, By, Rules
 from headrace.pipeline.analysis.usage import of_one_cluster
-from headrace.pipeline.cli import (
-    CLUSTER,
-    DAY,
-    LAKE,
-    check_output,
-    day_options,
-    number_option,
-    report_progress,
-    report_usage,
-    settings_of,
-    spark_options,
-    write_file,
-)
+from headrace.pipeline.cli import CLUSTER, DAY, LAKE, day_options, job_options, number_option, settings_of
 from headrace.pipeline.lake import schemas
 from headrace.pipeline.lake.tables import Lake, of_days, open_lake
+from headrace.pipeline.output import check_output, report_progress, report_result, write_file
 from headrace.quota_callbacks.definitions import BUILTIN_SCHEMA, check_quota_value
 from headrace.quota_callbacks.entities import DEFAULT, QuotaKey
 
@@ -39,6 +28,7 @@ if TYPE_CHECKING:
 
     from headrace.pipeline.analysis.quota_files import Entity
     from headrace.pipeline.lake.session import SparkOptions
+    from headrace.pipeline.output import Result
 
 RULES = Rules()
 SHOWN = 20
@@ -132,7 +122,7 @@ SHOWN = 20
     10_000,
     "Maximum number of entities in --toml and --commands, the largest first.",
 )
-@spark_options
+@job_options
 def command(
     *,
     spark: SparkOptions,
@@ -153,7 +143,7 @@ def command(
     server: str,
     most: int,
     **numbers: Any,
-) -> None:
+) -> Result:
     """Recommend a quota for each entity and quota key, with the reason, from recorded usage.
 
     The table recommendations has all of them; --toml and --commands write them to files. Clients that storm or ignore
@@ -179,24 +169,25 @@ def command(
     tables = open_lake("recommend", spark, lake)
     everything = tables.read("usage", schemas.USAGE)
     usage, what = of_one_cluster(of_days(everything, first, last), cluster)
-    report_usage(what)
+    report_progress(*what.lines())
     if not what.records:
         report_progress("no quotas are recommended, and nothing was written")
-        return
-    _write_table(tables, usage, rules)
-    found = tables.read("recommendations", schemas.RECOMMENDATIONS)
-    _report_result(found)
+        return {"cluster": what.cluster, "records": 0, "quotas": 0, "entities": 0}
+    _write_table(tables, usage, rules, what.cluster)
+    found = tables.read_of_cluster("recommendations", schemas.RECOMMENDATIONS, what.cluster)
+    result: Result = {"cluster": what.cluster, "records": what.records, **_report_result(found)}
     _report_capacity(found, rules)
     if test_days is not None:
-        test_usage, tested = of_one_cluster(of_days(everything, *test_days), cluster or what.clusters[0])
+        test_usage, tested = of_one_cluster(of_days(everything, *test_days), what.cluster)
         if tested.records:
-            _backtest(tables, found, test_usage, rules)
+            result["backtest"] = _backtest(tables, found, test_usage, rules, what.cluster)
         else:
-            _without_backtest(tables, "there is no usage of these days")
+            _without_backtest(tables, what.cluster, "there is no usage of these days")
     elif tables.has("backtest"):
-        _without_backtest(tables, "--backtest-from is not given")
+        _without_backtest(tables, what.cluster, "--backtest-from is not given")
     if toml is not None or commands is not None:
         _write(found, most, toml, commands, server)
+    return result
 
 
 def _test_days(
@@ -218,12 +209,12 @@ def _test_days(
     return last, (begin, end)
 
 
-def _write_table(tables: Lake, usage: DataFrame, rules: Rules) -> None:
+def _write_table(tables: Lake, usage: DataFrame, rules: Rules, cluster: str | None) -> None:
     """Write the table ``recommendations``; report who and what has no quota in it."""
     needs = needs_of(usage, rules).persist()
     try:
         found = recommendations(needs, rules).repartition(1).sortWithinPartitions("user", "client_id", "key")
-        tables.replace("recommendations", found)
+        tables.replace_of_cluster("recommendations", found, cluster)
         brief = needs.where(sf.col("entity_seconds") < rules.least_seconds).select("user", "client_id").distinct()
         if count := brief.count():
             report_progress(
@@ -262,25 +253,27 @@ def _report_capacity(found: DataFrame, rules: Rules) -> None:
         report_progress(line)
 
 
-def _without_backtest(tables: Lake, why: str) -> None:
-    """Empty the table ``backtest``, since its rows are of earlier quotas."""
-    tables.replace("backtest", tables.spark.createDataFrame([], schemas.BACKTEST))
-    report_progress(f"the table backtest is empty: {why}")
+def _without_backtest(tables: Lake, cluster: str | None, why: str) -> None:
+    """Remove the cluster's rows from the table ``backtest``, since they are of earlier quotas."""
+    tables.replace_of_cluster("backtest", tables.spark.createDataFrame([], schemas.BACKTEST), cluster)
+    report_progress(f"the table backtest has no rows of this cluster: {why}")
 
 
-def _backtest(tables: Lake, found: DataFrame, usage: DataFrame, rules: Rules) -> None:
+def _backtest(tables: Lake, found: DataFrame, usage: DataFrame, rules: Rules, cluster: str | None) -> Result:
     """Write the table ``backtest``, and report it."""
     tested = backtest(usage, found.collect(), rules.windows).repartition(1)
-    tables.replace("backtest", tested.sortWithinPartitions("key", "user", "client_id"))
-    result = tables.read("backtest", schemas.BACKTEST)
+    tables.replace_of_cluster("backtest", tested.sortWithinPartitions("key", "user", "client_id"), cluster)
+    result = tables.read_of_cluster("backtest", schemas.BACKTEST, cluster)
     held = result.where("throttled_seconds > 0 or refused_seconds > 0")
-    report_progress(f"back-test: {held.count():,} of {result.count():,} buckets would have been throttled")
+    buckets, throttled = result.count(), held.count()
+    report_progress(f"back-test: {throttled:,} of {buckets:,} buckets would have been throttled")
     for row in held.orderBy(sf.desc("throttled_seconds"), "key", "user", "client_id").limit(SHOWN).collect():
-        click.echo(
+        report_result(
             f"{row.key} = {row.quota:.10g} of {_name(row)} (quota of {row.entity}): throttled in"
             f" {row.throttled_seconds:,} of {row.seconds:,} seconds, refused in {row.refused_seconds:,}, for at most"
             f" {row.longest_throttle_ms / 1000:,.1f} s"
         )
+    return {"buckets": buckets, "throttled_buckets": throttled}
 
 
 def _rates(given: tuple[str, ...], option: str) -> dict[QuotaKey, float]:
@@ -307,12 +300,12 @@ def _rate(value: str, *, sizes: bool) -> float:
         return parse_size_bytes(value.removesuffix("/s"))
 
 
-def _report_result(found: DataFrame) -> None:
-    entities = found.select("user", "client_id").distinct().count()
-    report_progress(f"{found.count():,} quotas for {entities:,} entities")
+def _report_result(found: DataFrame) -> Result:
+    quotas, entities = found.count(), found.select("user", "client_id").distinct().count()
+    report_progress(f"{quotas:,} quotas for {entities:,} entities")
     for row in found.orderBy("key", sf.desc("quota"), "user", "client_id").limit(SHOWN).collect():
-        click.echo(f"{row.key} = {row.quota:.10g} of {_name(row)}: {row.reason}")
-    more = found.count() - SHOWN
+        report_result(f"{row.key} = {row.quota:.10g} of {_name(row)}: {row.reason}")
+    more = quotas - SHOWN
     if more > 0:
         report_progress(f"and {more:,} more in the table recommendations")
     for row in (
@@ -321,6 +314,7 @@ def _report_result(found: DataFrame) -> None:
         report_progress(
             f"{row['count']:,} quotas of entities that misbehave, which were not raised: {row.misbehaviour}"
         )
+    return {"quotas": quotas, "entities": entities}
 
 
 def _name(row: Any) -> str:

@@ -6,16 +6,24 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 import click
+from pyspark.sql import functions as sf
 
-from headrace.pipeline.cli import LAKE, check_output, day_options, report_progress, spark_options, write_file
+from headrace.pipeline.analysis.usage import only_cluster
+from headrace.pipeline.cli import CLUSTER, LAKE, day_options, job_options
 from headrace.pipeline.lake import schemas
-from headrace.pipeline.lake.tables import open_lake
+from headrace.pipeline.lake.tables import of_days, open_lake
+from headrace.pipeline.output import check_output, report_progress, write_file
 from headrace.pipeline.report import TITLE, Days, report
 
 if TYPE_CHECKING:
     from datetime import date
 
+    from pyspark.sql import DataFrame
+    from pyspark.sql.types import StructType
+
     from headrace.pipeline.lake.session import SparkOptions
+    from headrace.pipeline.lake.tables import Lake
+    from headrace.pipeline.output import Result
 
 TABLES = {
     "usage": schemas.USAGE,
@@ -33,10 +41,20 @@ TABLES = {
 @click.command()
 @LAKE
 @day_options
+@CLUSTER
 @click.option("--output", required=True, metavar="FILE", help="The HTML file, local or in any store.")
 @click.option("--title", default=TITLE, show_default=True, metavar="TEXT", help="Title of the report.")
-@spark_options
-def command(*, spark: SparkOptions, lake: str, output: str, first: date | None, last: date | None, title: str) -> None:
+@job_options
+def command(
+    *,
+    spark: SparkOptions,
+    lake: str,
+    output: str,
+    first: date | None,
+    last: date | None,
+    cluster: str | None,
+    title: str,
+) -> Result:
     """Write one HTML file with plots and tables. It opens anywhere: it loads nothing and runs no scripts.
 
     The report shows what each user used and who was throttled, the results of recommend, what-if, rollup, calibrate
@@ -45,7 +63,28 @@ def command(*, spark: SparkOptions, lake: str, output: str, first: date | None, 
     """
     check_output("--output", output)
     there = open_lake("report", spark, lake)
-    tables = {name: there.read(name, schema) for name, schema in TABLES.items() if there.has(name)}
-    page = report(tables, made=datetime.now(UTC), days=Days(first=first, last=last), title=title)
+    cluster = _only_cluster(there, first, last) if cluster is None else cluster
+    tables = {name: _read(there, name, schema, cluster) for name, schema in TABLES.items() if there.has(name)}
+    page = report(tables, made=datetime.now(UTC), days=Days(first=first, last=last), title=title, cluster=cluster)
     write_file(there.spark, output, [page])
-    report_progress(f"{len(page.encode()) / 1024:,.0f} KiB in {output}")
+    size = len(page.encode())
+    report_progress(f"{size / 1024:,.0f} KiB in {output}")
+    return {"output": output, "bytes": size, "cluster": cluster}
+
+
+def _only_cluster(lake: Lake, first: date | None, last: date | None) -> str | None:
+    """Return the cluster of the usage; ``None`` if there is none. Raises `InputError` if there are several."""
+    if not lake.has("usage"):
+        return None
+    return only_cluster(of_days(lake.read("usage", schemas.USAGE), first, last))
+
+
+def _read(lake: Lake, table: str, schema: StructType, cluster: str | None) -> DataFrame:
+    """Return the rows of one cluster, and those of all clusters or of versions that did not distinguish them."""
+    if table in schemas.OF_ONE_CLUSTER:
+        return lake.read_of_cluster(table, schema, cluster)
+    whole = lake.read(table, schema)
+    if cluster is None or "cluster" not in schema.names:
+        return whole
+    of_cluster = sf.col("cluster") == cluster
+    return whole.where(of_cluster if table == "usage" else of_cluster | sf.col("cluster").isNull())

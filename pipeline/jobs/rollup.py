@@ -12,28 +12,22 @@ import click
 from pyspark.sql import functions as sf
 
 from headrace.pipeline.analysis.prices import read_prices
-from headrace.pipeline.analysis.rollup import Period, bill, by_day, by_hour, read_teams
-from headrace.pipeline.cli import (
-    LAKE,
-    check_input,
-    check_output,
-    day_options,
-    report_progress,
-    spark_options,
-    write_file,
-)
+from headrace.pipeline.analysis.rollup import Period, bill, by_day, by_hour, changed_days, read_teams, start_of
+from headrace.pipeline.cli import LAKE, check_input, day_options, job_options
 from headrace.pipeline.lake import schemas
 from headrace.pipeline.lake.stores import read_text
 from headrace.pipeline.lake.tables import Lake, of_days, open_lake
+from headrace.pipeline.output import check_output, report_progress, write_file
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
     from datetime import date
 
-    from pyspark.sql import DataFrame, Row
+    from pyspark.sql import Column, DataFrame, Row
 
     from headrace.pipeline.analysis.prices import PriceSheet
     from headrace.pipeline.lake.session import SparkOptions
+    from headrace.pipeline.output import Result
 
 SHOWN = 20
 
@@ -55,9 +49,17 @@ SHOWN = 20
     help="Period of a bill.",
 )
 @click.option(
+    "--across-clusters", is_flag=True, help="One bill for a team's usage of all clusters, not one for each cluster."
+)
+@click.option(
+    "--again",
+    is_flag=True,
+    help="Also replace days and bills whose usage has not changed, such as for other teams or prices.",
+)
+@click.option(
     "--output", metavar="FILE", type=click.Path(dir_okay=False), help="With --prices: CSV file for the bills."
 )
-@spark_options
+@job_options
 def command(
     *,
     spark: SparkOptions,
@@ -67,74 +69,154 @@ def command(
     teams: str | None,
     prices: str | None,
     per: str,
+    across_clusters: bool,
+    again: bool,
     output: str | None,
-) -> None:
-    """Sum usage by hour and day, sender and team; with --prices, write a bill for each team.
+) -> Result:
+    """Sum usage by hour and day, cluster, sender and team; with --prices, write a bill for each cluster and team.
 
-    Whole days are rewritten, so a run may be repeated; days that have no usage (any more) keep their rows. Bills are of
-    all rolled up days of each period that contains one of the selected days.
+    Only days whose usage has changed are rolled up, and only the bills that they belong to, or that there are not yet,
+    are written; --again replaces all. A day that has no usage (any more) keeps its rows. Bills are of all rolled up
+    days of each period that contains one of the selected days.
     """
     if output is not None and prices is None:
         raise click.UsageError("--output is the file for the bills, which require --prices")
+    if across_clusters and prices is None:
+        raise click.UsageError("--across-clusters is about bills, which require --prices")
     check_output("--output", output)
     check_input("--teams", teams)
     sheet = None if prices is None else read_prices(prices)
     there = open_lake("rollup", spark, lake)
+    bills = None if sheet is None else Bills(sheet, Period(per), across_clusters=across_clusters)
     with there.release() as tables:
-        rolled_up = _roll_up(tables, first, last, teams)
-        billed = sheet is not None and _bill(tables, first, last, sheet, Period(per))
-    if rolled_up:
-        _report_days(there, first, last)
-    if sheet is not None and billed:
-        _report_bills(there, first, last, sheet, Period(per), output)
+        changed = _roll_up(tables, first, last, teams, again=again)
+        billed = [] if bills is None else bills.write(tables, first, last, changed, again=again)
+    result: Result = {"days": changed}
+    if changed:
+        result |= _report_days(there, changed)
+    if bills is not None:
+        result |= bills.report(there, first, last, billed, output)
+    return result
 
 
-def _roll_up(tables: Lake, first: date | None, last: date | None, teams: str | None) -> bool:
-    """Write the rollups; return ``False`` if there is no usage."""
+def _roll_up(tables: Lake, first: date | None, last: date | None, teams: str | None, *, again: bool) -> list[date]:
+    """Write the rollups of the days that have changed, or of all; return these days."""
     spark = tables.spark
     rows = [] if teams is None else read_teams(read_text(spark, teams), teams)
     usage = of_days(tables.read("usage", schemas.USAGE), first, last)
-    if usage.isEmpty():
-        report_progress(f"{tables.root} has no usage{_between(first, last)}: nothing was rolled up")
-        return False
-    hours = by_hour(usage, spark.createDataFrame(rows, schemas.TEAMS))
+    rolled_up = of_days(tables.read_or_empty("rollup_day", schemas.ROLLUP_DAY), first, last)
+    known = spark.createDataFrame([], schemas.ROLLUP_DAY) if again else rolled_up
+    days = changed_days(usage, known)
+    if not days:
+        what = "no new usage" if rolled_up.take(1) else "no usage"
+        report_progress(f"{tables.root} has {what}{_between(first, last)}: nothing was rolled up")
+        return []
+    chosen = sf.col("date").isin(days)
+    hours = by_hour(usage.where(chosen), spark.createDataFrame(rows, schemas.TEAMS))
     tables.replace("rollup_hour", hours.repartition("date"), "date")
-    hours = of_days(tables.read("rollup_hour", schemas.ROLLUP_HOUR), first, last)
+    hours = tables.read("rollup_hour", schemas.ROLLUP_HOUR).where(chosen)
     tables.replace("rollup_day", by_day(hours).repartition("date"), "date")
-    return True
+    return days
 
 
-def _report_days(tables: Lake, first: date | None, last: date | None) -> None:
-    hours = of_days(tables.read("rollup_hour", schemas.ROLLUP_HOUR), first, last)
-    days = of_days(tables.read("rollup_day", schemas.ROLLUP_DAY), first, last)
+def _report_days(tables: Lake, days: Sequence[date]) -> Result:
+    chosen = sf.col("date").isin(list(days))
+    hours = tables.read("rollup_hour", schemas.ROLLUP_HOUR).where(chosen)
     size = sf.col("request_bytes") + sf.col("response_bytes")
-    found = days.agg(
-        sf.count_distinct("date").alias("days"),
-        sf.count_distinct("user", "client_id").alias("senders"),
-        sf.sum("requests").alias("requests"),
-        sf.sum(size).alias("bytes"),
-        sf.coalesce(sf.sum(sf.when(sf.col("user").isNull(), size)), sf.lit(0)).alias("unattributed"),
-        sf.coalesce(sf.sum(sf.when(sf.col("user").isNotNull() & sf.col("team").isNull(), size)), sf.lit(0)).alias(
-            "no_team"
-        ),
-    ).collect()[0]
+    found = (
+        tables.read("rollup_day", schemas.ROLLUP_DAY)
+        .where(chosen)
+        .agg(
+            sf.count_distinct("user", "client_id").alias("senders"),
+            sf.sum("requests").alias("requests"),
+            sf.sum(size).alias("bytes"),
+            sf.coalesce(sf.sum(sf.when(sf.col("user").isNull(), size)), sf.lit(0)).alias("unattributed"),
+            sf.coalesce(sf.sum(sf.when(sf.col("user").isNotNull() & sf.col("team").isNull(), size)), sf.lit(0)).alias(
+                "no_team"
+            ),
+            sf.sum("records").alias("records"),
+        )
+        .collect()[0]
+    )
     until = hours.agg(sf.date_format(sf.max("hour"), "yyyy-MM-dd HH:mm").alias("hour")).collect()[0].hour
     report_progress(
-        f"{found.days:,} days, the last hour is {until} UTC; {found.senders:,} senders, {found.requests:,} requests,"
+        f"{len(days):,} days, the last hour is {until} UTC; {found.senders:,} senders, {found.requests:,} requests,"
         f" {found.bytes:,} bytes, {found.unattributed:,} of them without a recorded sender and {found.no_team:,} of"
         " senders without a team"
     )
+    return {**found.asDict(), "last_hour": until}
 
 
-def _bill(tables: Lake, first: date | None, last: date | None, sheet: PriceSheet, period: Period) -> bool:
-    """Write the bills; return ``False`` if there are no rolled up days."""
-    first, last = _whole(period, first, last)
-    days = of_days(tables.read_or_empty("rollup_day", schemas.ROLLUP_DAY), first, last)
-    if days.isEmpty():
-        report_progress(f"{tables.root} has no rolled up days{_between(first, last)}: no bill was written")
-        return False
-    tables.replace("chargeback", bill(days, sheet, period).repartition(1), "period", "date")
-    return True
+class Bills:
+    """The bills by one price sheet."""
+
+    def __init__(self, sheet: PriceSheet, period: Period, *, across_clusters: bool) -> None:
+        self._sheet = sheet
+        self._period = period
+        self._across_clusters = across_clusters
+
+    def write(
+        self, tables: Lake, first: date | None, last: date | None, changed: Sequence[date], *, again: bool
+    ) -> list[date]:
+        """Write the bills of periods with ``changed`` days, and those that there are not yet, or all with ``again``.
+
+        Return the first days of these periods.
+        """
+        first, last = _whole(self._period, first, last)
+        days = of_days(tables.read_or_empty("rollup_day", schemas.ROLLUP_DAY), first, last)
+        starts = self._starts(days)
+        if not starts:
+            report_progress(f"{tables.root} has no rolled up days{_between(first, last)}: no bill was written")
+            return []
+        billed = self._lines(tables).select("date").distinct().collect() if tables.has("chargeback") else []
+        unchanged = set() if again else {row.date for row in billed} - self._starts(days.where(_is_one_of(changed)))
+        due = sorted(starts - unchanged)
+        if due:
+            of_due = days.where(start_of(self._period).isin(due))
+            lines = bill(of_due, self._sheet, self._period, across_clusters=self._across_clusters)
+            tables.replace("chargeback", lines.repartition(1), "period", "date")
+        if left := len(starts) - len(due):
+            report_progress(
+                f"the bills of {left:,} periods are of unchanged usage and stay as they are; --again replaces them"
+            )
+        return due
+
+    def report(
+        self, tables: Lake, first: date | None, last: date | None, written: Sequence[date], output: str | None
+    ) -> Result:
+        """Report the bills of the selected days, and write them to the file ``output``."""
+        if not tables.has("chargeback"):
+            return {"bills": 0, "periods": []}
+        sheet, money = self._sheet, self._money
+        lines = of_days(self._lines(tables), *_whole(self._period, first, last))
+        if output is not None:
+            write_file(tables.spark, output, _as_csv(lines.orderBy("date", "cluster", "team", "line"), sheet))
+            report_progress(f"the bills are in {output}")
+        totals = lines.where("item = 'total'")
+        found = totals.agg(sf.count("*").alias("bills"), sf.sum("amount").alias("amount")).collect()[0]
+        amount = found.amount or Decimal(0)
+        report_progress(f"{found.bills:,} bills, {money(amount)} in all")
+        for row in totals.orderBy(sf.desc("amount"), "date", "cluster", "team").limit(SHOWN).collect():
+            period = f"{row.date:{'%Y-%m' if self._period is Period.MONTH else '%Y-%m-%d'}}"
+            report_progress(f"  {period}  {row.cluster or 'all clusters'}  {row.team}  {money(row.amount)}")
+        named = sf.col("team").isin(list(sheet.teams))
+        billed = {row.team for row in totals.where(named).select("team").distinct().collect()}
+        for team in sorted(sheet.teams.keys() - billed):
+            report_progress(f"the price sheet has prices for team {team}, which has no usage")
+        return {"bills": found.bills, "amount": amount, "currency": sheet.currency, "periods": list(written)}
+
+    def _starts(self, days: DataFrame) -> set[date]:
+        return {row.start for row in days.select(start_of(self._period).alias("start")).distinct().collect()}
+
+    def _lines(self, tables: Lake) -> DataFrame:
+        return tables.read("chargeback", schemas.CHARGEBACK).where(sf.col("period") == self._period.value)
+
+    def _money(self, amount: Decimal) -> str:
+        return f"{amount:,.{self._sheet.decimals}f} {self._sheet.currency}"
+
+
+def _is_one_of(days: Sequence[date]) -> Column:
+    return sf.col("date").isin(list(days)) if days else sf.lit(False)
 
 
 def _whole(period: Period, first: date | None, last: date | None) -> tuple[date | None, date | None]:
@@ -143,28 +225,6 @@ def _whole(period: Period, first: date | None, last: date | None) -> tuple[date 
         first = None if first is None else first.replace(day=1)
         last = None if last is None else last.replace(day=calendar.monthrange(last.year, last.month)[1])
     return first, last
-
-
-def _report_bills(
-    tables: Lake, first: date | None, last: date | None, sheet: PriceSheet, period: Period, output: str | None
-) -> None:
-    lines = tables.read("chargeback", schemas.CHARGEBACK).where(sf.col("period") == period.value)
-    lines = of_days(lines, *_whole(period, first, last))
-    if output is not None:
-        write_file(tables.spark, output, _as_csv(lines.orderBy("date", "team", "line"), sheet))
-        report_progress(f"the bill is in {output}")
-    totals = lines.where("item = 'total'")
-    found = totals.agg(sf.count("*").alias("bills"), sf.sum("amount").alias("amount")).collect()[0]
-    report_progress(f"{found.bills:,} bills, {_money(found.amount, sheet)} in all")
-    for row in totals.orderBy(sf.desc("amount"), "date", "team").limit(SHOWN).collect():
-        report_progress(
-            f"  {row.date:{'%Y-%m' if period is Period.MONTH else '%Y-%m-%d'}}  {row.team}  {_money(row.amount, sheet)}"
-        )
-    billed = {
-        row.team for row in totals.where(sf.col("team").isin(list(sheet.teams))).select("team").distinct().collect()
-    }
-    for team in sorted(sheet.teams.keys() - billed):
-        report_progress(f"the price sheet has prices for team {team}, which has no usage")
 
 
 def _as_csv(lines: DataFrame, sheet: PriceSheet) -> Iterator[str]:
@@ -187,10 +247,6 @@ def _cell(name: str, row: Row, sheet: PriceSheet) -> str:
     if isinstance(value, Decimal):
         return f"{value.normalize():f}"
     return "" if value is None else str(value)
-
-
-def _money(amount: Decimal, sheet: PriceSheet) -> str:
-    return f"{amount:,.{sheet.decimals}f} {sheet.currency}"
 
 
 def _between(first: date | None, last: date | None) -> str:

@@ -14,19 +14,13 @@ from headrace.pipeline.analysis.what_if.answers import answers, name_buckets
 from headrace.pipeline.analysis.what_if.decisions import decide
 from headrace.pipeline.analysis.what_if.quotas import fixed_quotas
 from headrace.pipeline.analysis.what_if.traces import read_trace
-from headrace.pipeline.cli import (
-    CLUSTER,
-    check_input,
-    day_options,
-    report_progress,
-    report_usage,
-    spark_options,
-)
+from headrace.pipeline.cli import CLUSTER, check_input, day_options, job_options
 from headrace.pipeline.errors import InputError
 from headrace.pipeline.lake import schemas
 from headrace.pipeline.lake.session import start_session
 from headrace.pipeline.lake.stores import exists
 from headrace.pipeline.lake.tables import of_days, open_lake
+from headrace.pipeline.output import report_progress, report_result
 from headrace.quota_callbacks.records.replay import KEYS
 
 if TYPE_CHECKING:
@@ -36,6 +30,7 @@ if TYPE_CHECKING:
 
     from headrace.pipeline.analysis.what_if.answers import NamedUsage
     from headrace.pipeline.lake.session import SparkOptions
+    from headrace.pipeline.output import Result
 
 SHOWN = 20
 
@@ -56,7 +51,7 @@ SHOWN = 20
 @click.option(
     "--output", metavar="PATH", help="With --trace: Parquet folder for its lines, each with its throttle time."
 )
-@spark_options
+@job_options
 def command(
     *,
     spark: SparkOptions,
@@ -67,7 +62,7 @@ def command(
     cluster: str | None,
     trace: str | None,
     output: str | None,
-) -> None:
+) -> Result:
     """Compute who would have been throttled by these quotas, for how long, and how much usage would have been delayed.
 
     The table what_if has the answer by hour and bucket: for the usage as recorded, with no sender waiting, and
@@ -80,28 +75,28 @@ def command(
                 "--trace contains quotas and requires --output; --lake and --quotas are for usage records"
             )
         check_input("--trace", trace)
-        _trace(start_session("what-if", spark), trace, output)
-        return
+        return _trace(start_session("what-if", spark), trace, output)
     if lake is None or quotas is None or output is not None:
         raise click.UsageError("expected --lake and --quotas, or --trace and --output")
     changes, windows = read_quotas(quotas)
     tables = open_lake("what-if", spark, lake)
     usage, what = of_one_cluster(of_days(tables.read("usage", schemas.USAGE), first, last), cluster)
-    report_usage(what)
+    report_progress(*what.lines())
     if not what.records:
         report_progress("no quotas were applied, and nothing was written")
-        return
+        return {"cluster": what.cluster, "records": 0, "buckets": 0, "throttled_buckets": 0}
     named = name_buckets(usage, fixed_quotas(changes, windows))
     found = answers(named).persist()
     try:
-        tables.replace("what_if", found.select(*schemas.WHAT_IF.names))
-        _report_result(found)
+        tables.replace_of_cluster("what_if", found.select(*schemas.WHAT_IF.names), what.cluster)
+        result = _report_result(found)
     finally:
         found.unpersist()
     _report_recorded_throttles(named)
+    return {"cluster": what.cluster, "records": what.records, **result}
 
 
-def _report_result(answer: DataFrame) -> None:
+def _report_result(answer: DataFrame) -> Result:
     totals = answer.groupBy("key", "user", "client_id", "entity").agg(
         sf.sum("events").alias("events"),
         sf.sum("throttled").alias("throttled"),
@@ -114,14 +109,16 @@ def _report_result(answer: DataFrame) -> None:
         sf.max("certain_quota").alias("certain_quota"),
     )
     held = totals.where("throttled > 0 or refused > 0")
-    report_progress(f"{totals.count():,} buckets, of which {held.count():,} are throttled")
+    buckets, throttled = totals.count(), held.count()
+    report_progress(f"{buckets:,} buckets, of which {throttled:,} are throttled")
     for row in held.orderBy(sf.desc("waited_ms")).limit(SHOWN).collect():
-        click.echo(
+        report_result(
             f"{row.key} of {_name(row.user, row.client_id)} (quota of {row.entity}): throttled {row.throttled:,} of"
             f" {row.events:,} seconds, refused {row.refused:,}, total wait {row.waited_ms / 1000:,.1f} s;"
             f" {row.shifted:.1%} is delayed, by at most {row.longest_shift_ms / 1000:,.1f} s"
         )
     _report_uncertain(totals.where("throttled = 0 and refused = 0 and certain_quota is not null"))
+    return {"buckets": buckets, "throttled_buckets": throttled}
 
 
 def _report_uncertain(totals: DataFrame) -> None:
@@ -165,14 +162,16 @@ def _name(user: str | None, client_id: str | None) -> str:
     return ", ".join(f"{kind}={name}" for kind, name in (("user", user), ("client-id", client_id)) if name)
 
 
-def _trace(session: SparkSession, path: str, output: str) -> None:
+def _trace(session: SparkSession, path: str, output: str) -> Result:
     if not exists(session, path):
         raise InputError(f"--trace {path} does not exist")
     if exists(session, output):
         raise InputError(f"--output {output} already exists; remove it, or give another")
     numbered = session.sparkContext.textFile(path).zipWithIndex().map(lambda each: (each[1] + 1, each[0]))
     lines = session.createDataFrame(numbered, "order long, value string")
-    events, quotas = read_trace(lines)
-    decided = decide(events, quotas).join(lines, "order").orderBy("order")
+    charges, quotas = read_trace(lines)
+    decided = decide(charges, quotas).join(lines, "order").orderBy("order")
     decided.select("order", "value", "throttle_time_ms", "accepted", "entity").write.parquet(output)
-    report_progress(f"{session.read.parquet(output).count():,} events decided, in {output}")
+    events = session.read.parquet(output).count()
+    report_progress(f"{events:,} events decided, in {output}")
+    return {"events": events, "output": output}

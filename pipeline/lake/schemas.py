@@ -1,5 +1,8 @@
 """The columns of every table. Names contain units; times are seconds since 1970 (UTC) or Spark timestamps.
 
+Jobs that work on the usage of one cluster compute rows without its name; their tables (`OF_ONE_CLUSTER`) have the
+column ``cluster`` as well.
+
 The fields of a usage record are defined in `headrace.quota_callbacks.records.usage_records`. `RECORD` is the same
 schema for Spark, with all columns nullable, since `ingest` itself checks for missing values and names them.
 """
@@ -126,6 +129,7 @@ TEAMS: Final = _columns(user=_TEXT, client_id=_TEXT, team=_TEXT)
 """
 
 TOTALS: Final = _columns(
+    cluster=_TEXT,
     user=_TEXT,
     client_id=_TEXT,
     team=_TEXT,
@@ -142,8 +146,11 @@ TOTALS: Final = _columns(
     throttled=_LONG,
     throttle_ms=_LONG,
     refused=_LONG,
+    records=_LONG,
 )
-"""The columns of the rollups. ``user`` is null for usage whose sender was not recorded."""
+"""The columns of the rollups. ``user`` is null for usage whose sender was not recorded. ``records`` is the number of
+usage records.
+"""
 
 ROLLUP_HOUR: Final = StructType([StructField("date", DateType()), StructField("hour", TimestampType()), *TOTALS.fields])
 """The table ``rollup_hour``. ``hour`` is the start of the hour; ``team`` is null for senders without a team."""
@@ -161,6 +168,7 @@ most 37 digits; Spark's maximum is 38.
 CHARGEBACK: Final = _columns(
     period=_TEXT,
     date=DateType(),
+    cluster=_TEXT,
     team=_TEXT,
     line=_INT,
     item=_TEXT,
@@ -173,6 +181,7 @@ CHARGEBACK: Final = _columns(
     currency=_TEXT,
 )
 """The table ``chargeback``: lines of bills. ``date`` is the first day of the ``period``, a day or a month.
+A null ``cluster`` stands for all clusters.
 
 ``used`` is exact, in ``unit``; ``quantity`` is the same in the unit of the ``price`` (``per``). They are null in the
 lines ``discount``, ``minimum`` and ``total``; ``total`` is the sum of the lines before it.
@@ -339,6 +348,9 @@ mean of their values (a float of 32 bits); ``highest`` and ``lowest`` the extrem
 the most extreme first. ``window_s``, ``records`` and ``final`` are the same in all rows of a day: the length of the
 windows, the number of usage records, and whether the day was final.
 """
+
+OF_ONE_CLUSTER: Final = ("what_if", "recommendations", "backtest", "costs")
+"""The tables whose rows are of the cluster that a job was run for, named in a further column ``cluster``."""
 
 RELEASES: Final = _columns(number=_LONG, released=TimestampType(), versions=MapType(_TEXT, _LONG))
 """The table ``releases``: by their number, which versions of the tables of `headrace.pipeline.lake.tables.RELEASED` are

@@ -132,6 +132,33 @@ class Lake:
         """Replace the whole table and its columns. Raises `OutputError`."""
         self._write(table, frame, "overwrite", by, {"overwriteSchema": "true", "partitionOverwriteMode": "static"})
 
+    def replace_of_cluster(self, table: str, frame: DataFrame, cluster: str | None) -> None:
+        """Replace the rows of one cluster in a table of `schemas.OF_ONE_CLUSTER`, also by none. Raises `OutputError`.
+
+        ``frame`` lacks the column ``cluster``. Rows without a cluster are replaced, too: they are of versions that did
+        not distinguish clusters, or of usage without a cluster.
+        """
+        from pyspark.sql import functions as sf
+
+        whole = frame.withColumn("cluster", sf.lit(cluster).cast("string"))
+        if not self.has(table) or "cluster" not in self.table(table).toDF().columns:
+            self.replace_whole(table, whole)
+            return
+        condition = "cluster IS NULL" if cluster is None else f"cluster IS NULL OR cluster = {literal_of(cluster)}"
+        self._write(table, whole, "overwrite", (), {"replaceWhere": condition, "mergeSchema": "true"})
+
+    def read_of_cluster(self, table: str, schema: StructType, cluster: str | None) -> DataFrame:
+        """Return the rows of one cluster of a table of `schemas.OF_ONE_CLUSTER`, and those without a cluster.
+
+        The column ``cluster`` is left out. Raises `InputError` if the table does not exist.
+        """
+        from pyspark.sql import functions as sf
+        from pyspark.sql.types import StringType, StructField, StructType
+
+        whole = self.read(table, StructType([*schema.fields, StructField("cluster", StringType())]))
+        of_cluster = sf.lit(False) if cluster is None else sf.col("cluster") == sf.lit(cluster)
+        return whole.where(of_cluster | sf.col("cluster").isNull()).drop("cluster")
+
     def replace_partition(self, table: str, frame: DataFrame, column: str, value: object) -> None:
         """Replace the partition in which ``column``, missing in ``frame``, has this value, also by an empty one."""
         from pyspark.sql import functions as sf
@@ -179,7 +206,7 @@ class Lake:
         self._released = draft.publish()
 
     def release_converted(self) -> None:
-        """Release the tables that `headrace.pipeline.jobs.migrate` has converted, unless there is a release."""
+        """Release the tables that ``headrace pipeline migrate`` has converted, unless there is a release."""
         if not self._versions():
             made = {table: self.version(table) for table in RELEASED if self._exists(table)}
             if made:
@@ -357,6 +384,12 @@ def open_lake(job: str, options: SparkOptions, root: str) -> Lake:
 def is_old_table(spark: SparkSession, path: str) -> bool:
     """Return whether a folder, which is no Delta table, is a table of a version of Headrace before Delta Lake."""
     return "_SUCCESS" in files_below(spark, path)
+
+
+def literal_of(text: str) -> str:
+    """Return a string literal of Spark's SQL."""
+    escaped = text.replace("\\", "\\\\").replace("'", "\\'")
+    return f"'{escaped}'"
 
 
 def of_days(frame: DataFrame, first: date | None, last: date | None) -> DataFrame:

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Final
 from pyspark.sql import functions as sf
 
 from headrace.pipeline.lake.tables import MADE_BY
-from headrace.pipeline.report import bills, proposals, quality, sums, throttling, usage
+from headrace.pipeline.report import bills, proposals, quality, sums, throttling, usage, words
 from headrace.pipeline.report.page import Content, Page, Section, html
 
 if TYPE_CHECKING:
@@ -73,12 +73,22 @@ class Days:
         return " ".join(filter(None, (since, until))).capitalize()
 
 
-def report(tables: Mapping[str, DataFrame], *, made: datetime, days: Days | None = None, title: str = TITLE) -> str:
-    """Return the HTML file. ``tables`` are the existing tables of `headrace.pipeline.lake.tables`; ``made`` is the
-    current time in UTC.
+def report(
+    tables: Mapping[str, DataFrame],
+    *,
+    made: datetime,
+    days: Days | None = None,
+    title: str = TITLE,
+    cluster: str | None = None,
+) -> str:
+    """Return the HTML file, made at the time ``made`` (UTC).
+
+    ``tables`` are the existing tables of `headrace.pipeline.lake.tables`, with the rows of one ``cluster`` if that is
+    known.
     """
     days = days or Days()
-    about = f"{days}, UTC. Made by headrace pipeline report on {made:%Y-%m-%d at %H:%M} UTC."
+    whose = "" if cluster is None else f"Cluster {words.name(cluster)}. "
+    about = f"{whose}{days}, UTC. Made by headrace pipeline report on {made:%Y-%m-%d at %H:%M} UTC."
     return html(Page(title=title, about=about, sections=tuple(_sections(tables, days))))
 
 

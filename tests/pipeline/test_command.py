@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import os
 import subprocess
 import sys
@@ -13,7 +12,7 @@ from typing import TYPE_CHECKING
 import pytest
 from click.testing import CliRunner
 
-from headrace.pipeline.cli import JOBS, pipeline
+from headrace.pipeline.cli import JOBS, command_of, pipeline
 from headrace.pipeline.errors import NoJarsError, NoJavaError
 from headrace.pipeline.lake import tables
 from headrace.pipeline.lake.jars import DELTA_LAKE, jars_of
@@ -94,7 +93,9 @@ def test_arguments_are_checked_before_spark_is_started(
     job, *options = arguments.split()
     monkeypatch.chdir(tmp_path)
     (tmp_path / "prices.toml").write_text('currency = "EUR"\ngib_in = 1\n', encoding="utf-8")
-    module = importlib.import_module(f"headrace.pipeline.jobs.{job.replace('-', '_')}")
+    callback = command_of(job).callback
+    assert callback is not None
+    module = sys.modules[callback.__module__]
     for starting in (module, tables):
         monkeypatch.setattr(starting, "start_session", start_session, raising=False)
     (tmp_path / "x").mkdir()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import datetime as dt
+import json
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
@@ -68,6 +69,7 @@ def test_an_hour_of_a_sender_is_the_sum_of_its_records(hours: DataFrame) -> None
     assert row.asDict() == {
         "date": MONDAY,
         "hour": ONE_O_CLOCK,
+        "cluster": "cluster-1",
         "user": "alice",
         "client_id": "app-1",
         "team": "payments",
@@ -84,6 +86,7 @@ def test_an_hour_of_a_sender_is_the_sum_of_its_records(hours: DataFrame) -> None
         "throttled": 5,
         "throttle_ms": 320,
         "refused": 4,
+        "records": 4,
     }
 
 
@@ -267,8 +270,8 @@ def test_a_bill_by_day(by_period: dict[Period, list[Row]]) -> None:
 def test_the_columns_of_a_line_of_a_bill(by_period: dict[Period, list[Row]]) -> None:
     (row,) = [row for row in by_period[Period.DAY] if (row.team, row["item"]) == ("search", "produced")]
     assert row.asDict() == {
-        "period": "day", "date": MONDAY, "team": "search", "line": 1, "item": "produced", "used": GIB // 2,
-        "unit": "bytes", "quantity": Decimal("0.5"), "per": "GiB", "price": Decimal("0.1"), "amount": Decimal("0.05"),
+        "period": "day", "date": MONDAY, "cluster": "cluster-1", "team": "search", "line": 1, "item": "produced",
+        "used": GIB // 2, "unit": "bytes", "quantity": Decimal("0.5"), "per": "GiB", "price": Decimal("0.1"), "amount": Decimal("0.05"),
         "currency": "EUR",
     }  # fmt: skip
 
@@ -350,6 +353,53 @@ def test_a_run_that_is_repeated_changes_nothing_and_other_days_stay(spark: Spark
         assert bytes_by_date(lake) == {MONDAY: first[MONDAY], TUESDAY: first[TUESDAY] + 5}
 
 
+def test_days_and_bills_of_unchanged_usage_are_left_as_they_are(
+    spark: SparkSession, lake: Lake, tmp_path: Path
+) -> None:
+    prices, teams_file = tmp_path / "prices.toml", tmp_path / "teams.csv"
+    teams_file.write_text("user,client_id,team\nalice,,payments\n", encoding="utf-8")
+
+    def rolled_up(price: int, *more: str) -> tuple[dict[str, Any], dict[tuple[str, str], Decimal]]:
+        prices.write_text(f'currency = "EUR"\nper_million_requests = {price}_000_000\n', encoding="utf-8")
+        result = run(lake.root, "--prices", str(prices), "--teams", str(teams_file), "--per", "day", "--json", *more)
+        assert result.exit_code == 0, result.output
+        totals = Lake(spark, lake.root).read("chargeback", schemas.CHARGEBACK).where("item = 'total'")
+        return json.loads(result.stdout), {(str(row.date), row.team): row.amount for row in totals.collect()}
+
+    found, before = rolled_up(1)
+    assert found["days"] == found["periods"] == ["2026-09-21", "2026-09-22"]
+    found, bills = rolled_up(2)
+    assert (found["days"], found["periods"], bills) == ([], [], before)
+    lake.append("usage", usage(spark, [record(NOON + DAY_S, requests=5)]), "date", "hour")
+    found, bills = rolled_up(2)
+    assert found["days"] == found["periods"] == ["2026-09-22"]
+    assert bills == before | {("2026-09-22", "payments"): 2 * (before["2026-09-22", "payments"] + 5)}
+    found, bills = rolled_up(3, "--again")
+    assert found["days"] == found["periods"] == ["2026-09-21", "2026-09-22"]
+    assert bills["2026-09-21", "payments"] == 3 * before["2026-09-21", "payments"]
+
+
+def test_clusters_have_bills_of_their_own_unless_one_is_asked_for(
+    spark: SparkSession, lake: Lake, tmp_path: Path
+) -> None:
+    lake.append("usage", usage(spark, [record(cluster="cluster-2", requests=5)]), "date", "hour")
+    prices = tmp_path / "prices.toml"
+    prices.write_text('currency = "EUR"\nper_million_requests = 1_000_000\n', encoding="utf-8")
+    arguments = ("--prices", str(prices), "--per", "day")
+
+    def totals() -> list[tuple[Any, ...]]:
+        lines = Lake(spark, lake.root).read("chargeback", schemas.CHARGEBACK)
+        of_monday = lines.where(f"item = 'total' and date = '{MONDAY}' and team = '{NO_TEAM}'")
+        return rows_of(of_monday, "cluster", "amount")
+
+    assert run(lake.root, *arguments).exit_code == 0
+    apart = totals()
+    assert [cluster for cluster, _ in apart] == ["cluster-1", "cluster-2"]
+    result = run(lake.root, *arguments, "--across-clusters", "--again")
+    assert result.exit_code == 0, result.output
+    assert totals() == [(None, sum(amount for _, amount in apart))]
+
+
 def test_the_bill_as_csv(lake: Lake, tmp_path: Path) -> None:
     (tmp_path / "prices.toml").write_text(
         'currency = "EUR"\nper_million_requests = 1_000_000\n[teams.nobody]\nminimum = 5\n', encoding="utf-8"
@@ -363,8 +413,8 @@ def test_the_bill_as_csv(lake: Lake, tmp_path: Path) -> None:
     with output.open(encoding="utf-8", newline="") as file:
         rows = list(csv.DictReader(file))
     assert rows[0] == {
-        "period": "month", "date": "2026-09-01", "team": NO_TEAM, "line": "1", "item": "requests", "used": "9",
-        "unit": "requests", "quantity": "0.000009", "per": "million requests", "price": "1000000", "amount": "9.00",
+        "period": "month", "date": "2026-09-01", "cluster": "cluster-1", "team": NO_TEAM, "line": "1", "item": "requests",
+        "used": "9", "unit": "requests", "quantity": "0.000009", "per": "million requests", "price": "1000000", "amount": "9.00",
         "currency": "EUR",
     }  # fmt: skip
     assert [(row["team"], row["item"], row["amount"]) for row in rows] == [
@@ -372,7 +422,7 @@ def test_the_bill_as_csv(lake: Lake, tmp_path: Path) -> None:
         (UNATTRIBUTED, "requests", "2.00"), (UNATTRIBUTED, "total", "2.00"),
     ]  # fmt: skip
     assert "2 bills, 11.00 EUR in all" in result.output
-    assert f"2026-09  {NO_TEAM}  9.00 EUR" in result.output
+    assert f"2026-09  cluster-1  {NO_TEAM}  9.00 EUR" in result.output
     assert "prices for team nobody, which has no usage" in result.output
 
 
@@ -392,7 +442,7 @@ def test_days_whose_usage_is_gone_can_still_be_billed(spark: SparkSession, lake:
     lake.replace("usage", usage(spark, []))
     result = run(lake.root, "--prices", str(tmp_path / "prices.toml"))
     assert result.exit_code == 0, result.output
-    assert f"{lake.root} has no usage: nothing was rolled up" in result.output
+    assert f"{lake.root} has no new usage: nothing was rolled up" in result.output
     assert "2 bills, 11.00 EUR in all" in result.output
 
 

@@ -13,7 +13,7 @@ from click.testing import CliRunner
 from headrace.pipeline.cli import pipeline
 from headrace.pipeline.errors import InputError
 from headrace.pipeline.ingestion.watermark import SourceState, Watermark
-from headrace.pipeline.jobs.migrate import RENAMED
+from headrace.pipeline.jobs.maintenance.migrate import RENAMED
 from headrace.pipeline.lake import schemas
 from headrace.pipeline.lake.tables import Lake
 from tests.pipeline.ingestion.ingesting import sequences

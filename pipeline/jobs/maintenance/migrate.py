@@ -7,13 +7,15 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
-from headrace.pipeline.cli import LAKE, report_progress, spark_options
+from headrace.pipeline.cli import LAKE, job_options
 from headrace.pipeline.ingestion.watermark import SourceState, Watermark
 from headrace.pipeline.lake.stores import exists, files_below, qualified, read_text, remove
 from headrace.pipeline.lake.tables import MADE_BY, Lake, is_old_table, open_lake
+from headrace.pipeline.output import report_progress
 
 if TYPE_CHECKING:
     from headrace.pipeline.lake.session import SparkOptions
+    from headrace.pipeline.output import Result
 
 RENAMED: Final = {"anomalies": {"told": "description"}, "costs": {"taken": "accepted"}}
 """Columns with names of versions before 0.1.0, by table, and their present names."""
@@ -33,24 +35,27 @@ _PARTITIONS: Final = {
 
 @click.command()
 @LAKE
-@spark_options
-def command(*, spark: SparkOptions, lake: str) -> None:
+@job_options
+def command(*, spark: SparkOptions, lake: str) -> Result:
     """Convert a lake of a version before Delta Lake, in place: its Parquet files get a log beside them.
 
     No other job may use the lake meanwhile. Nothing is copied, apart from tables whose columns were renamed. A
     migration that was interrupted is continued by the next one, and one of a lake that is converted does nothing.
     """
-    migrate(open_lake("migrate", spark, lake))
+    return {"converted": migrate(open_lake("migrate", spark, lake))}
 
 
-def migrate(lake: Lake) -> None:
-    """Convert the tables and the watermark of a lake; report each table."""
+def migrate(lake: Lake) -> list[str]:
+    """Convert the tables and the watermark of a lake; report each table. Return the tables that were converted."""
+    converted = []
     for table in MADE_BY:
         if _convert(lake, table):
+            converted.append(table)
             report_progress(f"{table}: {lake.version(table) + 1:,} versions, {lake.table(table).toDF().count():,} rows")
     lake.release_converted()
     _convert_watermark(lake)
     report_progress(f"{lake.root} is converted")
+    return converted
 
 
 def _convert(lake: Lake, table: str) -> bool:

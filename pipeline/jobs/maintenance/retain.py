@@ -8,14 +8,16 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
-from headrace.pipeline.cli import LAKE, report_progress, spark_options
+from headrace.pipeline.cli import LAKE, job_options
 from headrace.pipeline.lake.tables import MADE_BY, RELEASED, VERSION_HOURS, Lake, open_lake
+from headrace.pipeline.output import report_progress
 from headrace.quota_callbacks.records.usage_records import Kind
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from headrace.pipeline.lake.session import SparkOptions
+    from headrace.pipeline.output import Result
 
 TABLES: Final = (
     "usage", "marks", "quarantine", "rollup_hour", "rollup_day", "chargeback", "anomalies", "anomaly_windows",
@@ -24,10 +26,11 @@ TABLES: Final = (
 """The tables that have days."""
 
 
-def _options(command: Callable[..., None]) -> Callable[..., None]:
+def _options(command: Callable[..., Result]) -> Callable[..., Result]:
     @functools.wraps(command)
-    def run(*, spark: SparkOptions, lake: str, **days: int | None) -> None:
-        command(spark=spark, lake=lake, days={name: number for name, number in days.items() if number is not None})
+    def run(*, spark: SparkOptions, lake: str, **days: int | None) -> Result:
+        given = {name: number for name, number in days.items() if number is not None}
+        return command(spark=spark, lake=lake, days=given)
 
     for table in reversed(TABLES):
         text = f"Keep so many days of the table {table}.  [default: all]"
@@ -37,9 +40,9 @@ def _options(command: Callable[..., None]) -> Callable[..., None]:
 
 @click.command()
 @LAKE
-@spark_options
+@job_options
 @_options
-def command(*, spark: SparkOptions, lake: str, days: dict[str, int]) -> None:
+def command(*, spark: SparkOptions, lake: str, days: dict[str, int]) -> Result:
     """Remove old days of the tables, and the files that no version of the last week needs.
 
     A table without an option keeps all its days; what other tables were made from can be removed before them: bills
@@ -47,21 +50,24 @@ def command(*, spark: SparkOptions, lake: str, days: dict[str, int]) -> None:
     """
     tables = open_lake("retain", spark, lake)
     today = datetime.now(UTC).date()
-    removed = {table: f"date < '{today - timedelta(days=number)}'" for table, number in days.items()}
-    if "marks" in removed:
-        removed["marks"] += f" AND kind <> '{Kind.END.value}'"
-    for table in removed.keys() - set(RELEASED):
-        _remove(tables, table, removed[table])
-    if removed.keys() & set(RELEASED):
+    old = {table: f"date < '{today - timedelta(days=number)}'" for table, number in days.items()}
+    if "marks" in old:
+        old["marks"] += f" AND kind <> '{Kind.END.value}'"
+    removed = {table: _remove(tables, table, old[table]) for table in old.keys() - set(RELEASED)}
+    if old.keys() & set(RELEASED):
         with tables.release() as draft:
-            for table in removed.keys() & set(RELEASED):
-                _remove(draft, table, removed[table])
+            removed |= {table: _remove(draft, table, old[table]) for table in old.keys() & set(RELEASED)}
     for table in (*MADE_BY, "releases"):
         if tables.has(table):
             tables.table(table).vacuum(VERSION_HOURS)
     report_progress(f"files that no version of the last {VERSION_HOURS // 24} days needs are removed")
+    return {"rows_removed": removed}
 
 
-def _remove(tables: Lake, table: str, condition: str) -> None:
-    if tables.has(table):
-        report_progress(f"{table}: {tables.remove_rows(table, condition):,} rows removed")
+def _remove(tables: Lake, table: str, condition: str) -> int:
+    """Remove rows of a table, if it exists; return their number."""
+    if not tables.has(table):
+        return 0
+    rows = tables.remove_rows(table, condition)
+    report_progress(f"{table}: {rows:,} rows removed")
+    return rows
