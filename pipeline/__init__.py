@@ -3,6 +3,7 @@
     cli        the command ``headrace pipeline JOB``
     __main__   the same command for spark-submit
     jobs       one command per job
+    output     what jobs print and write: progress, results as text or JSON, files
     report     the HTML report
     analysis   the computations: bills, recommendations, what-if answers and more
     ingestion  reading records from Kafka or files into the lake

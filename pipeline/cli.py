@@ -41,9 +41,8 @@ JOBS: Final = {
 }
 """The jobs, in the order in which they are usually run."""
 
-RUN_AS_PART: Final = "headrace.pipeline.run_as_part"
-"""Key in the metadata of click's context: set if a job is part of ``headrace pipeline run``, which reports its errors.
-"""
+RUN: Final = "headrace.pipeline.run"
+"""Key in the metadata of click's context: that of ``headrace pipeline run``, which reports the errors of its jobs."""
 MAINTENANCE: Final = ("compact", "retain", "migrate", "zip")
 """The jobs in `headrace.pipeline.jobs.maintenance`."""
 
@@ -157,7 +156,7 @@ def job_options(command: Callable[..., Result]) -> Callable[..., Result]:
             with reported_errors():
                 result = command(spark=spark, **options)
         except PipelineError as error:
-            if context.meta.get(RUN_AS_PART):
+            if context.parent is not None and context.parent is context.meta.get(RUN):
                 raise
             _fail(str(error), error.exit_status, context.info_name)
         if as_json:

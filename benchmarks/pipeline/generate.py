@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
 
     from headrace.pipeline.lake.session import SparkOptions
+    from headrace.pipeline.output import Result
 
 DAY_S: Final = 86_400
 FIRST_SECOND: Final = 1_789_948_800
@@ -198,7 +199,7 @@ def _cost(api_key: Column) -> Column:
 @click.option("--days", type=click.IntRange(min=1), default=7, show_default=True, help="Over how many days.")
 @click.option("--seed", type=int, default=1, show_default=True)
 @job_options
-def command(*, spark: SparkOptions, records: int, output: str, users: int, days: int, seed: int) -> None:
+def command(*, spark: SparkOptions, records: int, output: str, users: int, days: int, seed: int) -> Result:
     """Write generated usage records, the same for the same options."""
     # Hours are in order, so a task has few files open at a time, and need not sort its rows by hour.
     conf = {"spark.sql.maxConcurrentOutputFileWriters": str(FILES_AT_ONCE), **spark.conf}
@@ -212,6 +213,7 @@ def command(*, spark: SparkOptions, records: int, output: str, users: int, days:
     lake.append("usage", made_usage(session, shape, tasks), "date", "hour")
     took = perf_counter() - began
     click.echo(f"{records:,} records in {took:.1f} s, {records / took:,.0f} a second, in {output}")
+    return {"records": records, "seconds": took, "output": output}
 
 
 if __name__ == "__main__":

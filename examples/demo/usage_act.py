@@ -1,15 +1,14 @@
-"""Runs the pipeline on the usage records of the run, with the usual commands, and writes an HTML report.
+"""Runs the pipeline on the usage records of the run, with ``headrace pipeline run``, and writes an HTML report.
 
     python -m examples.demo.usage_act FOLDER OUTPUT
 
-runs it alone, for a folder that a proxy has written to. The jobs run one after the other in one process, so that Spark
-starts only once.
+runs it alone, for a folder that a proxy has written to.
 """
 
 from __future__ import annotations
 
+import json
 import os
-import shlex
 import sys
 import time
 from pathlib import Path
@@ -18,8 +17,6 @@ from typing import TYPE_CHECKING, Final
 from testbed.processes.programs import run_program
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from examples.demo.screen import Screen
 
 OUTPUT: Final = Path(".cache") / "demo"
@@ -32,13 +29,19 @@ LAST_SECOND_S: Final = 2.5
 POLL_S: Final = 0.1
 
 
-def jobs(folder: Path, output: Path) -> Iterator[list[str]]:
-    """Yield the arguments of `headrace pipeline` for each job."""
-    lake, proposed = str(output / "lake"), str(output / "recommended.toml")
-    yield ["ingest", "--lake", lake, "--from-files", str(folder)]
-    yield ["recommend", "--lake", lake, "--by", "client-id", "--least-seconds", "10", "--toml", proposed]
-    yield ["what-if", "--lake", lake, "--quotas", proposed]
-    yield ["report", "--lake", lake, "--output", str(output / REPORT)]
+PLAN: Final = """\
+lake = {lake}
+[ingest]
+from-files = {folder}
+[recommend]
+by = "client-id"
+least-seconds = 10
+toml = {proposed}
+[what-if]
+quotas = {proposed}
+[report]
+output = {report}
+"""
 
 
 def play(screen: Screen, folder: Path) -> bool:
@@ -76,17 +79,21 @@ def _wait_written(folder: Path) -> None:
 
 
 def main(folder: Path, output: Path) -> None:
-    """Run all jobs; the first that fails ends the process, with its own error and status."""
+    """Write the plan and run it; the first job that fails ends the process, with its own error and status."""
     import shutil
 
     from headrace.pipeline.cli import pipeline
 
     shutil.rmtree(output, ignore_errors=True)
     output.mkdir(parents=True)
-    for job in jobs(folder, output):
-        print(f"$ headrace pipeline {shlex.join(job)}", flush=True)
-        sys.stderr = sys.stdout
-        pipeline.main(job, prog_name="headrace pipeline", standalone_mode=False)
+    files = {"lake": "lake", "proposed": "recommended.toml", "report": REPORT}
+    paths = {name: output / file for name, file in files.items()} | {"folder": folder}
+    plan = output / "plan.toml"
+    plan.write_text(PLAN.format(**{name: json.dumps(str(path)) for name, path in paths.items()}), encoding="utf-8")
+    print(plan.read_text(encoding="utf-8"))
+    print(f"$ headrace pipeline run {plan}", flush=True)
+    sys.stderr = sys.stdout
+    pipeline.main(["run", str(plan)], prog_name="headrace pipeline", standalone_mode=False)
 
 
 if __name__ == "__main__":

@@ -17,6 +17,10 @@ if TYPE_CHECKING:
 
     from pyspark.sql import Column
 
+FIRST_SECOND: Final = 1_577_836_800
+"""2020-01-01 00:00 UTC. A record of an earlier time, when there was no Headrace, is of a machine whose clock was not
+set; it would create a day of its own in each table.
+"""
 LAST_SECOND: Final = 253_402_300_799
 """The end of the year 9999, the last year that Spark's dates support."""
 MAX_PER_RECORD: Final = 2**40
@@ -74,8 +78,10 @@ def _faults_of_columns(record: Mapping[str, Column], of_usage: Column) -> list[t
         ),
         (with_second & record["second"].isNull(), sf.lit("no second")),
         (
-            ~record["second"].between(0, LAST_SECOND),
-            sf.format_string("second is %d; expected seconds since 1970", record["second"]),
+            with_second & ~record["second"].between(FIRST_SECOND, LAST_SECOND),
+            sf.format_string(
+                f"second is %d; expected {FIRST_SECOND} (2020-01-01 UTC) to {LAST_SECOND}", record["second"]
+            ),
         ),
         (of_usage & record["api_key"].isNull(), sf.lit("no api_key")),
         (

@@ -9,7 +9,7 @@ import click
 
 from headrace.config.loading import parse_toml, read_text
 from headrace.config.problems import ConfigError
-from headrace.pipeline.cli import JOBS, RUN_AS_PART, command_of, job_options
+from headrace.pipeline.cli import JOBS, RUN, command_of, job_options
 from headrace.pipeline.errors import InputError, PipelineError
 from headrace.pipeline.output import report_progress
 
@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 LEFT_OUT: Final = ("run", "migrate", "zip")
 """Jobs that are not repeated."""
 RUNNABLE: Final = tuple(job for job in JOBS if job not in LEFT_OUT)
+SPARK: Final = ("master", "packages", "conf")
+"""The keys of the table ``[spark]``, which are options of every job."""
 MAX_FILE_BYTES: Final = 1 << 20
 
 
@@ -35,6 +37,8 @@ def command(context: click.Context, *, spark: SparkOptions, plan: str) -> Result
     FILE is TOML: the lake, and a table for each job with its options, as on the command line. The jobs run in the order
     of headrace pipeline --help, and the first that fails ends the run.
 
+    The table [spark] may have master, packages and conf for all jobs; options of this command take precedence.
+
     \b
     lake = "s3a://bucket/headrace"
     [ingest]
@@ -45,8 +49,10 @@ def command(context: click.Context, *, spark: SparkOptions, plan: str) -> Result
     [report]
     output = "report.html"
     """
-    jobs = list(_contexts(read_plan(plan), plan, spark, context))
-    context.meta[RUN_AS_PART] = True
+    given = {"master": spark.master, "packages": spark.packages, "conf": spark.conf}
+    of_all = {name: value for name, value in given.items() if value}
+    jobs = list(_contexts(read_plan(plan), of_all, plan, context))
+    context.meta[RUN] = context
     results = []
     for number, job in enumerate(jobs, 1):
         name = str(job.info_name)
@@ -62,7 +68,7 @@ def command(context: click.Context, *, spark: SparkOptions, plan: str) -> Result
 
 
 def read_plan(path: str) -> dict[str, dict[str, Any]]:
-    """Read a plan from a local file; return the options of each job. Raises `InputError`."""
+    """Read a plan from a local file; return the options of each job, with those for Spark. Raises `InputError`."""
     try:
         plan = parse_toml(read_text(path, what="plan", longest_bytes=MAX_FILE_BYTES), path)
     except ConfigError as error:
@@ -70,24 +76,26 @@ def read_plan(path: str) -> dict[str, dict[str, Any]]:
     lake = plan.pop("lake", None)
     if not isinstance(lake, str):
         raise InputError(f'{path}: lake = {lake!r}; expected the folder of the tables, such as lake = "s3a://bucket/x"')
+    spark = plan.pop("spark", {})
+    if not isinstance(spark, dict) or spark.keys() - set(SPARK):
+        raise InputError(f"{path}: spark = {spark!r}; expected a table with some of {', '.join(SPARK)}")
     for name, options in plan.items():
         if name not in RUNNABLE or not isinstance(options, dict):
-            raise InputError(f"{path}: {name}: expected lake, and tables for jobs: {', '.join(RUNNABLE)}")
+            raise InputError(f"{path}: {name}: expected lake, spark, and tables for jobs: {', '.join(RUNNABLE)}")
         if "follow" in options:
             raise InputError(f"{path}: [{name}]: follow: the jobs after it would never run")
     if not plan:
         raise InputError(f"{path}: no jobs; expected tables for some of {', '.join(RUNNABLE)}")
-    return {job: {"lake": lake, **plan[job]} for job in RUNNABLE if job in plan}
+    return {job: {"lake": lake, **spark, **plan[job]} for job in RUNNABLE if job in plan}
 
 
 def _contexts(
-    plan: Mapping[str, Mapping[str, Any]], path: str, spark: SparkOptions, parent: click.Context
+    plan: Mapping[str, Mapping[str, Any]], of_all: Mapping[str, Any], path: str, parent: click.Context
 ) -> Iterator[click.Context]:
-    """Yield a context for each job with its options checked. Raises `InputError`."""
-    given = {"master": spark.master, "packages": spark.packages, "conf": spark.conf}
+    """Yield a context for each job, with its options and those ``of_all`` jobs checked. Raises `InputError`."""
     for name, options in plan.items():
         try:
-            yield command_of(name).make_context(name, list(_arguments({**given, **options})), parent=parent)
+            yield command_of(name).make_context(name, list(_arguments({**options, **of_all})), parent=parent)
         except click.UsageError as error:
             raise InputError(f"{path}: [{name}]: {error.format_message()}") from error
 

@@ -91,7 +91,8 @@ EVENTS: Final = _columns(
     producer_id=_LONG,
     strict=BooleanType(),
 )
-"""Charges to quotas (`headrace.pipeline.analysis.events`). ``order`` orders events of the same millisecond.
+"""Charges to quotas, of a trace (`headrace.pipeline.analysis.what_if.traces`). ``order`` orders events of the same
+millisecond.
 
 ``producer_id`` is set for events whose ``op`` is ``producer_id``, since a double cannot hold these ids; else 0.
 """

@@ -25,8 +25,10 @@ SVG: Final = "http://www.w3.org/2000/svg"
 WIDTH: Final = 860
 HEIGHT: Final = 150
 ROW: Final = 22
-LABEL_LIMIT: Final = 210
+LABEL_LIMIT: Final = 420
 """Maximum width, in pixels, of a name beside its bar; the tooltip and the table show the whole name."""
+CHARACTER: Final = 6.5
+"""Width of a character of a name, in pixels: an average."""
 
 Row = dict[str, Any]
 
@@ -144,14 +146,15 @@ def _places(rows: Sequence[Row], *layers: dict[str, Any]) -> dict[str, Any]:
     """Return bars below each other. Names are text marks: an axis would merge two places with the same name."""
     # The first row of each place has its name.
     firsts = list({row["place"]: row for row in reversed(rows)}.values())
+    labels = min(LABEL_LIMIT, CHARACTER * max((len(row["name"]) for row in firsts), default=0) + 12)
     names = {
         "data": {"values": [{"place": row["place"], "name": row["name"]} for row in firsts]},
-        "mark": {"type": "text", "align": "right", "baseline": "middle", "dx": -6, "limit": LABEL_LIMIT},
+        "mark": {"type": "text", "align": "right", "baseline": "middle", "dx": -6, "limit": labels},
         "encoding": {"x": {"value": 0}, "text": {"field": "name"}, "description": {"field": "name"}},
     }
     return {
         "data": {"values": list(rows)},
-        "width": WIDTH - LABEL_LIMIT,
+        "width": WIDTH - labels,
         "height": {"step": ROW},
         "encoding": {"y": {"field": "place", "type": "ordinal", "axis": None}},
         "layer": [*layers, names],

@@ -7,15 +7,18 @@ loading, so that a name that was left unescaped by mistake could do nothing.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from html import escape
 from typing import TYPE_CHECKING, Final
 
 from headrace.pipeline.report.style import STYLE
+from headrace.pipeline.report.words import Quantity, unit_of_all
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+PAIR: Final = 2
+"""Number of columns of a table that fits any screen if its numbers may be wrapped."""
 POLICY: Final = "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'"
 
 
@@ -34,11 +37,11 @@ class Column:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Table:
-    """Rows of text; the first column is the row's heading."""
+    """Rows of text; the first column is the row's heading. A column of quantities has one unit, beside its title."""
 
     caption: str
     columns: tuple[Column, ...]
-    rows: tuple[tuple[str, ...], ...]
+    rows: tuple[tuple[str | Quantity, ...], ...]
     folded: bool = False
     """Whether only the caption is shown until it is opened."""
 
@@ -129,12 +132,29 @@ def _figure(figure: Figure) -> Iterator[str]:
     yield "</figure>"
 
 
+def _in_units(table: Table) -> Table:
+    """Return the table with its quantities as text, each column in one unit that its title names."""
+    columns, cells = [], []
+    for index, column in enumerate(table.columns):
+        values = [row[index] for row in table.rows]
+        quantities = [value for value in values if isinstance(value, Quantity)]
+        if quantities:
+            size, unit = unit_of_all(quantities)
+            column = replace(column, title=f"{column.title}, {unit}")
+            values = [value.in_unit(size) if isinstance(value, Quantity) else value for value in values]
+        columns.append(column)
+        cells.append(values)
+    return replace(table, columns=tuple(columns), rows=tuple(zip(*cells, strict=True)))
+
+
 def _table(table: Table) -> Iterator[str]:
+    table = _in_units(table)
     caption = escape(table.caption)
     if table.folded:
         yield f"<details><summary>{caption}</summary>"
     # A table wider than the window scrolls on its own, also with the keyboard.
-    yield f'<div class="wide" role="region" tabindex="0" aria-label="{caption}"><table>'
+    kind = ' class="pairs"' if len(table.columns) == PAIR else ""
+    yield f'<div class="wide" role="region" tabindex="0" aria-label="{caption}"><table{kind}>'
     if not table.folded:
         yield f"<caption>{caption}</caption>"
     heads = "".join(f'<th scope="col"{_kind(column)}>{escape(column.title)}</th>' for column in table.columns)
@@ -147,8 +167,9 @@ def _table(table: Table) -> Iterator[str]:
         yield "</details>"
 
 
-def _cells(table: Table, row: tuple[str, ...]) -> Iterator[str]:
-    for index, (column, text) in enumerate(zip(table.columns, row, strict=True)):
+def _cells(table: Table, row: tuple[str | Quantity, ...]) -> Iterator[str]:
+    for index, (column, cell) in enumerate(zip(table.columns, row, strict=True)):
+        text = str(cell)
         # Names may be in right-to-left scripts; <bdi> limits the effect to the cell.
         shown = escape(text) if column.number else f"<bdi>{escape(text)}</bdi>"
         tag, scope = ("td", "") if index else ("th", ' scope="row"')

@@ -110,13 +110,13 @@ def backtest(table: DataFrame) -> Content:
     if not held.rows:
         return Content(sentences=(sentence,))
     titles = ("quota", "throttled seconds", "share", "refused", "longest throttle", "total wait", "share delayed")
-    rows = [
+    rows: list[tuple[str | words.Quantity, ...]] = [
         (
             words.name(row["user"]), words.name(row["client_id"]), words.name(row["key"]), words.name(row["entity"]),
             words.of_key(row["key"], row["quota"]),
             f"{words.count(row['throttled_seconds'])} of {words.count(row['seconds'])}",
             words.share(row["throttled_seconds"], row["seconds"]), words.count(row["refused_seconds"]),
-            words.duration(row["longest_throttle_ms"]), words.duration(row["waited_ms"]),
+            words.time_of(row["longest_throttle_ms"]), words.time_of(row["waited_ms"]),
             words.share(row["shifted_amount"], row["amount"]),
         )
         for row in held.rows
@@ -127,7 +127,7 @@ def backtest(table: DataFrame) -> Content:
             (
                 others(held.other_rows), "", "", "", "", f"{words.count(seconds)} of {words.count(rest)}",
                 words.share(seconds, rest), words.count(held.others["refused_seconds"]), words.NOTHING,
-                words.duration(held.others["waited_ms"]), words.NOTHING,
+                words.time_of(held.others["waited_ms"]), words.NOTHING,
             )
         )  # fmt: skip
     head = (Column(title="user"), Column(title="client id"), Column(title="quota key", whole=True))

@@ -90,12 +90,12 @@ def _lost(marks: DataFrame | None) -> Found:
     return f"Instances reported as lost: {words.some(lost.total['records'], 'record')}.", table
 
 
-def _losses(row: Mapping[str, int]) -> tuple[str, ...]:
+def _losses(row: Mapping[str, int]) -> tuple[str | words.Quantity, ...]:
     return (
         words.count(row["records"]),
         words.count(row["requests"]),
-        words.bytes_of(row["request_bytes"]),
-        words.bytes_of(row["response_bytes"]),
+        words.size_of(row["request_bytes"]),
+        words.size_of(row["response_bytes"]),
     )
 
 

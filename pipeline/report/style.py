@@ -56,6 +56,12 @@ td.n { min-width: 0; }
 td.r { min-width: 11rem; }
 td.n, th.n { text-align: right; white-space: nowrap; font-variant-numeric: tabular-nums; }
 thead th.n { white-space: normal; }
+@media screen and (max-width: 48rem) {
+  svg { max-width: none; min-width: 44rem; }
+  caption { white-space: normal; }
+  table.pairs td.n { white-space: normal; }
+  tbody th { min-width: 6rem; }
+}
 @media print {
   html { font-size: 11px; }
   body { max-width: none; padding: 0; }

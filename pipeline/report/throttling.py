@@ -70,12 +70,12 @@ def throttling(throttled: DataFrame, total: Numbers) -> Content:
     return Content(sentences=(sentence,), parts=(*figures, *tables))
 
 
-def _throttled(row: Mapping[str, Any]) -> tuple[str, ...]:
+def _throttled(row: Mapping[str, Any]) -> tuple[str | words.Quantity, ...]:
     mean = row["throttle_ms"] / row["throttled"] if row["throttled"] else None
     return (
         words.count(row["throttled"]),
-        words.duration(row["throttle_ms"]),
-        words.duration(mean),
+        words.time_of(row["throttle_ms"]),
+        words.time_of(mean),
         words.count(row["refused"]),
     )
 
@@ -127,7 +127,7 @@ def what_if(answer: DataFrame) -> Content:
             (
                 words.name(row["key"]), words.count(row["buckets"]), words.count(row["held"]),
                 words.count(row["throttled"]), words.count(row["refused"]), words.count(row["waits"]),
-                words.duration(row["waited_ms"]), words.share(row["shifted_amount"], row["amount"]),
+                words.time_of(row["waited_ms"]), words.share(row["shifted_amount"], row["amount"]),
             )
             for row in by_key
         ),
@@ -162,14 +162,14 @@ def _held(held: sums.Ranking) -> Table:
     )
 
 
-def _answer(row: Mapping[str, Any], longest_ms: int | None, shift_ms: int | None) -> tuple[str, ...]:
+def _answer(row: Mapping[str, Any], longest_ms: int | None, shift_ms: int | None) -> tuple[str | words.Quantity, ...]:
     return (
         f"{words.count(row['throttled'])} of {words.count(row['events'])}",
         words.count(row["refused"]),
-        words.duration(longest_ms),
-        words.duration(row["waited_ms"]),
+        words.time_of(longest_ms),
+        words.time_of(row["waited_ms"]),
         words.share(row["shifted_amount"], row["amount"]),  # amounts of different keys have no common sum
-        words.duration(shift_ms),
+        words.time_of(shift_ms),
     )
 
 

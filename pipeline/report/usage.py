@@ -183,7 +183,7 @@ def _bytes_by_user(users: Ranking) -> Figure:
     )
 
 
-def _ranked_rows(ranking: Ranking, names: int) -> tuple[tuple[str, ...], ...]:
+def _ranked_rows(ranking: Ranking, names: int) -> tuple[tuple[str | words.Quantity, ...], ...]:
     """Return the rows, a row for all others, if there are any, and one for the total."""
     by = ("user", "client_id")[:names]
     blank = ("",) * (names - 1)
@@ -206,13 +206,13 @@ def _bytes(row: Mapping[str, Any]) -> int:
     return both
 
 
-def _measured(row: Mapping[str, Any]) -> tuple[str, ...]:
+def _measured(row: Mapping[str, Any]) -> tuple[str | words.Quantity, ...]:
     return (
         words.count(row["requests"]),
         words.count(row["errors"]),
-        words.bytes_of(row["request_bytes"]),
-        words.bytes_of(row["response_bytes"]),
-        words.duration(row["thread_ms"]),
+        words.size_of(row["request_bytes"]),
+        words.size_of(row["response_bytes"]),
+        words.time_of(row["thread_ms"]),
         words.count(row["throttled"]),
         words.count(row["refused"]),
     )

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import unicodedata
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Final
 
@@ -15,6 +16,7 @@ from headrace.quota_callbacks.api_keys import api_name
 from headrace.quota_callbacks.entities import QuotaKey
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
     from decimal import Decimal
 
 NOTHING: Final = "-"
@@ -23,7 +25,14 @@ MAX_NAME: Final = 120
 
 MAX_TEXT: Final = 600
 
+Units = tuple[tuple[float, str], ...]
+"""Sizes and names of units, from the smallest on."""
+
 _BINARY: Final = ("B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB")
+_BYTES: Final[Units] = tuple((1024**power, unit) for power, unit in enumerate(_BINARY))
+_TIMES: Final[Units] = ((1, "ms"), (1000, "s"), (60_000, "min"), (3_600_000, "h"))
+LEAST: Final = 0.001
+"""Smaller numbers are shown as "less than" this."""
 _HIDDEN: Final = frozenset({"Cc", "Cf", "Co", "Cn", "Cs", "Zl", "Zp"})
 """Unicode categories: controls, formats, private, unassigned, surrogates, line and paragraph separators."""
 
@@ -88,6 +97,40 @@ def bytes_of(value: float | None) -> str:
         return NOTHING
     divisor, unit = byte_unit(value)
     return f"{number(value / divisor) if divisor > 1 else count(value)} {unit}"
+
+
+@dataclass(frozen=True, slots=True)
+class Quantity:
+    """A number in a column of a table that has one unit for all its numbers; ``None`` is shown as `NOTHING`."""
+
+    value: float | None
+    units: Units
+
+    def in_unit(self, size: float) -> str:
+        """Return the number in a unit of this size, with three significant digits; small numbers as a bound."""
+        if self.value is None:
+            return NOTHING
+        converted = self.value / size
+        return f"< {LEAST:g}" if 0 < converted < LEAST else number(converted)
+
+
+def size_of(value: float | None) -> Quantity:
+    """Return a number of bytes for a column."""
+    return Quantity(value, _BYTES)
+
+
+def time_of(milliseconds: float | None) -> Quantity:
+    """Return milliseconds for a column."""
+    return Quantity(milliseconds, _TIMES)
+
+
+def unit_of_all(quantities: Iterable[Quantity]) -> tuple[float, str]:
+    """Return size and name of the unit of a column: the largest that is not larger than the largest number."""
+    units: Units = ()
+    largest = 0.0
+    for each in quantities:
+        units, largest = each.units, max(largest, each.value or 0)
+    return next((unit for unit in reversed(units) if unit[0] <= largest), units[0])
 
 
 def byte_unit(largest: float) -> tuple[int, str]:

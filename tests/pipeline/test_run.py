@@ -34,6 +34,8 @@ def test_the_jobs_of_a_plan_run_in_order_and_their_results_are_json(spark: Spark
     (tmp_path / "prices.toml").write_text('currency = "EUR"\nper_gib_produced = 1_000\n', encoding="utf-8")
     plan = f"""
         lake = "{tmp_path}/lake"
+        [spark]
+        conf = {{ "spark.sql.shuffle.partitions" = 2 }}
         [report]
         output = "{tmp_path}/report.html"
         [rollup]
@@ -78,9 +80,10 @@ def test_the_first_job_that_fails_ends_the_run_and_is_named(spark: SparkSession,
         ("", "expected the folder of the tables"),
         ("lake = 1\n[rollup]\n", "lake = 1; expected the folder of the tables"),
         ('lake = "x"\n', "no jobs; expected tables for some of ingest, "),
-        ('lake = "x"\n[rolup]\n', "rolup: expected lake, and tables for jobs: ingest, "),
-        ('lake = "x"\n[run]\n', "run: expected lake, and tables for jobs"),
-        ('lake = "x"\nrollup = 1\n', "rollup: expected lake, and tables for jobs"),
+        ('lake = "x"\n[rolup]\n', "rolup: expected lake, spark, and tables for jobs: ingest, "),
+        ('lake = "x"\n[run]\n', "run: expected lake, spark, and tables for jobs"),
+        ('lake = "x"\nrollup = 1\n', "rollup: expected lake, spark, and tables for jobs"),
+        ('lake = "x"\n[spark]\ncores = 1\n[rollup]\n', "spark = {'cores': 1}; expected a table with some of master"),
         ('lake = "x"\n[ingest]\nfollow = 5\n', "[ingest]: follow: the jobs after it would never run"),
         ('lake = "x"\n[rollup]\n[rollup]\n', "plan.toml:3"),
     ],
@@ -95,7 +98,7 @@ def test_a_plan_that_cannot_be_run_is_an_error(tmp_path: Path, plan: str, said: 
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ("prcies = 1", "plan.toml: [rollup]: No such option: --prcies"),
+        ("prcies = 1", "plan.toml: [rollup]: No such option '--prcies'"),
         ('from = "monday"', "plan.toml: [rollup]: Invalid value for '--from'"),
     ],
 )

@@ -375,6 +375,42 @@ def test_quotas_are_asked_about_in_one_cluster(tables: Lake, tmp_path: Path) -> 
     assert (status, "30 records from" in said, "1 buckets, of which 0 are throttled" in said) == (0, True, True), said
 
 
+def test_what_the_records_cannot_tell_is_reported(spark: SparkSession, tmp_path: Path) -> None:
+    """Of a steady 900 bytes a second, 12 seconds are 10,800 bytes, which may have been divided by 10 seconds."""
+    tables = Lake(spark, str(tmp_path / "lake"))
+    steady = [record(NOON + second, request_bytes=900) for second in range(60)]
+    slow = [record(NOON + second, user="bob", request_bytes=800) for second in range(60)]
+    held = [
+        record(NOON + second, user="carol", request_bytes=500, **by_quota)
+        for second in range(60)
+        for by_quota in [{"throttled": {"producer_byte_rate": 2}, "refused": {"producer_byte_rate": 1}}]
+    ]
+    tables.append("usage", usage(spark, steady + slow + held), "date", "hour")
+    status, said = ask(tmp_path, "--lake", tables.root, "--quotas", tmp_path / "quotas.toml")
+    assert (status, "3 buckets, of which 0 are throttled" in said) == (0, True), said
+    assert "1 of the buckets that are not throttled may be: the records do not show when within a second" in said
+    (line,) = [line for line in said.splitlines() if "cannot tell" in line]
+    assert line == (
+        "producer_byte_rate of user=alice: the quota of user=<default> is 1000; records of one second cannot tell"
+        " below 1080"
+    )
+    assert "the recorded usage of 1 buckets was itself throttled, so their demand is not known" in said
+    assert (
+        "producer_byte_rate of user=carol: 120 requests were throttled and 60 refused by this quota while the usage"
+        " was recorded" in said
+    )
+
+
+def test_each_cluster_has_its_own_answer(tables: Lake, tmp_path: Path) -> None:
+    given = ("--lake", tables.root, "--quotas", tmp_path / "quotas.toml")
+    for cluster in ("a", "b", "b"):
+        status, said = ask(tmp_path, *given, "--cluster", cluster)
+        assert status == 0, said
+    for cluster in ("a", "b"):
+        assert tables.read_of_cluster("what_if", schemas.WHAT_IF, cluster).count() == 1
+    assert tables.read("what_if", schemas.WHAT_IF).count() == 2
+
+
 @pytest.mark.exhaustive
 def test_without_usage_the_answer_that_is_there_stays(tables: Lake, tmp_path: Path) -> None:
     given = ("--lake", tables.root, "--quotas", tmp_path / "quotas.toml", "--cluster", "a")

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from headrace.pipeline.errors import InputError
+from headrace.pipeline.ingestion.faults import FIRST_SECOND, LAST_SECOND
 from headrace.pipeline.ingestion.instances import instances
 from headrace.pipeline.ingestion.parsing import parse
 from headrace.pipeline.ingestion.sources import FileSource, KafkaSource, checkpoint_name
@@ -62,7 +63,14 @@ INVALID_LINES = (
     (json.dumps(record(sequence=None)), "no sequence"),
     (json.dumps(record(sequence=-1)), f"sequence is -1; expected 0 to {2**53}"),
     (json.dumps(record(second=None)), "no second"),
-    (json.dumps(record(second=10**15)), f"second is {10**15}; expected seconds since 1970"),
+    (
+        json.dumps(record(second=10**15)),
+        f"second is {10**15}; expected {FIRST_SECOND} (2020-01-01 UTC) to {LAST_SECOND}",
+    ),
+    (
+        json.dumps(record(second=FIRST_SECOND - 1)),
+        f"second is {FIRST_SECOND - 1}; expected {FIRST_SECOND} (2020-01-01 UTC) to {LAST_SECOND}",
+    ),
     (json.dumps(record(request_bytes=None)), f"request_bytes is null; expected 0 to {2**40}"),
     (json.dumps(record(thread_ms=-0.5)), f"thread_ms is -0.5; expected 0 to {2**40}"),
     (json.dumps(record(thread_ms=math.nan)), f"thread_ms is NaN; expected 0 to {2**40}"),

@@ -87,3 +87,12 @@ def test_bars_stand_on_each_other_in_order() -> None:
     svg = over_time(caption="", description="", unit="B", rows=rows, series=["in", "out"]).svg
     assert 0 < svg.index("in!") < svg.index("out!")
     assert 'fill="var(--c1)"><title>in!' in svg.replace(' stroke="var(--paper)" stroke-width="0.3"', "")
+
+
+def test_a_column_has_one_unit() -> None:
+    sizes = [words.size_of(each) for each in (None, 0, 512, 3 * 2**20, 1536 * 2**10)]
+    assert words.unit_of_all(sizes) == (2**20, "MiB")
+    assert [each.in_unit(2**20) for each in sizes] == ["-", "0", "< 0.001", "3", "1.50"]
+    assert words.unit_of_all([words.size_of(None), words.size_of(0)]) == (1, "B")
+    assert words.unit_of_all([words.time_of(59_999), words.time_of(1)]) == (1000, "s")
+    assert words.time_of(5_400_000).in_unit(words.unit_of_all([words.time_of(5_400_000)])[0]) == "1.50"
