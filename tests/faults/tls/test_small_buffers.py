@@ -181,14 +181,13 @@ def test_small_buffers(
 
 
 def replies_wait(found: Path, rng: random.Random) -> None:
-    """The client does not read replies of 20 MiB."""
+    """The client does not read replies of 20 MiB, of which the kernel may keep all (net.ipv4.tcp_rmem)."""
     client, broker, before_bytes = found.client, found.broker, found.proxy.resident_bytes
     first = len(broker.replied)
     broker.sizes = [MIB] * MANY
     for _ in range(MANY):
         client.request(messages.FETCH, messages.FETCH_VERSION, messages.fetch_body("topic"))
     wait_until_steady(lambda: broker.sent, "nothing more is accepted", steady_s=1.0, timeout_s=60)
-    assert len(broker.replied) - first < MANY
     assert_backpressure(found, before_bytes)
     for number in range(MANY):
         assert read_slowly(client, rng) == broker.replied[first + number]
