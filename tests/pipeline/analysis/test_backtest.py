@@ -79,6 +79,6 @@ def test_the_table_is_never_of_other_quotas(lake: Lake, days: tuple[str, ...], w
     """The second case recommends from all days up to the last of September."""
     run(lake, *DAYS, "--cluster", "cluster-1")
     result = run(lake, "--cluster", "cluster-1", *days)
-    assert f"the table backtest is empty: {why}" in result.output
+    assert f"the table backtest has no rows of this cluster: {why}" in result.output
     assert lake.read("backtest", schemas.BACKTEST).count() == 0
     assert lake.read("recommendations", schemas.RECOMMENDATIONS).count() > 0

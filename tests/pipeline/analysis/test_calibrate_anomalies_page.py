@@ -17,7 +17,7 @@ from headrace.pipeline.cli import pipeline
 from headrace.pipeline.lake import schemas
 
 PAGE: Final = (Path(__file__).parents[3] / "docs" / "pipeline-calibrate-anomalies.md").read_text(encoding="utf-8")
-OF_ALL: Final = {"lake", "master", "packages", "conf", "help"}
+OF_ALL: Final = {"lake", "master", "packages", "conf", "json", "help"}
 
 
 def section(job: str) -> str:
