@@ -203,7 +203,7 @@ def command(*, spark: SparkOptions, records: int, output: str, users: int, days:
     """Write generated usage records, the same for the same options."""
     # Hours are in order, so a task has few files open at a time, and need not sort its rows by hour.
     conf = {"spark.sql.maxConcurrentOutputFileWriters": str(FILES_AT_ONCE), **spark.conf}
-    session = start_session("generate", replace(spark, conf=conf))
+    session = start_session("generate", replace(spark, conf=conf), output)
     lake = Lake(session, output)
     if lake.has("usage"):
         raise OutputError(f"--output {output} already has a table usage; choose another lake, or remove the table")

@@ -86,7 +86,7 @@ def command(
     if source is None:
         check_input("--lake", lake)
     check_input("--from-files", folder)
-    session = start_session("ingest", spark, kafka=bootstrap_servers is not None)
+    session = start_session("ingest", spark, lake, kafka=bootstrap_servers is not None)
     ingest = Ingest(Lake(session, lake), None if accept_late else watermark, report_progress)
     with _stopping_on_signals(ingest):
         outcome = ingest.retry_quarantined() if source is None else ingest.run(source, follow_s=follow)

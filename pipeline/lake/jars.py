@@ -1,7 +1,7 @@
-"""The jars of Delta Lake and of Spark's Kafka connector, downloaded once into a cache.
+"""The jars of Delta Lake, of Spark's Kafka connector and of Hadoop's client of S3, downloaded once into a cache.
 
 Spark's own ``spark.jars.packages`` requests files that not all Maven repositories have. Here jgo resolves the run-time
-dependencies, which are copied into one folder and passed as ``spark.jars``. For the Kafka connector, ``--packages``
+dependencies, which are copied into one folder and passed as ``spark.jars``. For all but Delta Lake, ``--packages``
 replaces this mechanism. Called by `headrace.pipeline.lake.session`.
 """
 
@@ -21,6 +21,9 @@ KAFKA_CONNECTOR: Final = "org.apache.spark:spark-sql-kafka-0-10_2.13:4.0.0"
 DELTA_LAKE: Final = "io.delta:delta-spark_2.13:4.0.0"
 """Maven coordinate; its version is for the same version of Spark."""
 
+S3_CLIENT: Final = "org.apache.hadoop:hadoop-aws:3.4.1"
+"""Maven coordinate; its version is that of the Hadoop in pyspark. With Amazon's own library it has 560 MB."""
+
 CACHE_VARIABLE: Final = "HEADRACE_PIPELINE_CACHE"
 REPOSITORY_VARIABLE: Final = "HEADRACE_PIPELINE_REPOSITORY"
 
@@ -34,9 +37,9 @@ def cache_folder() -> Path:
 
 
 def jars_of(coordinate: str) -> tuple[Path, ...]:
-    """Return the jars of `KAFKA_CONNECTOR` or `DELTA_LAKE` and their dependencies, without those that Spark contains.
+    """Return the jars of one of these coordinates and their dependencies, without those that Spark contains.
 
-    The first call downloads them, which takes about 20 s. Raises `NoJarsError`.
+    The first call downloads them, which takes some 20 s. Raises `NoJarsError`.
     """
     folder = cache_folder() / re.sub(r"[^\w.-]+", "_", coordinate)
     if not folder.is_dir():

@@ -15,10 +15,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from headrace.pipeline.errors import InputError, NoJavaError, PipelineError
-from headrace.pipeline.lake.jars import DELTA_LAKE, KAFKA_CONNECTOR, jars_of
+from headrace.pipeline.lake.jars import DELTA_LAKE, KAFKA_CONNECTOR, S3_CLIENT, jars_of
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from pyspark.sql import SparkSession
 
@@ -54,13 +54,17 @@ class SparkOptions:
     master: str | None = None
     """``None``: the value of spark-submit or $SPARK_MASTER, or else ``local[*]``."""
     packages: str | None = None
-    """Maven coordinates for ``spark.jars.packages``, which replace the jars that are resolved by this package."""
+    """Maven coordinates for ``spark.jars.packages``, which replace the jars that are resolved by this package, apart
+    from those of Delta Lake.
+    """
     conf: Mapping[str, str]
     """Further settings of Spark; they override those made here."""
 
 
-def start_session(job: str, options: SparkOptions, *, kafka: bool = False) -> SparkSession:
-    """Start a session for ``job``, with the Kafka connector if ``kafka`` is true. Raises `PipelineError`."""
+def start_session(job: str, options: SparkOptions, lake: str = "", *, kafka: bool = False) -> SparkSession:
+    """Start a session for ``job``, with the client of the store that has the ``lake``, and with the Kafka connector if
+    ``kafka`` is true. Raises `PipelineError`.
+    """
     submitted = _SUBMITTED in os.environ
     if submitted and options.packages:
         raise InputError(
@@ -76,7 +80,8 @@ def start_session(job: str, options: SparkOptions, *, kafka: bool = False) -> Sp
         raise PipelineError("the pipeline needs the package pyspark: pip install 'headrace[pipeline]'") from error
     settings = dict(_SETTINGS)
     if not submitted:
-        settings.update(_settings_of_new_jvm(options, kafka=kafka))
+        needed = [S3_CLIENT] if lake.startswith("s3a://") else []
+        settings.update(_settings_of_new_jvm(options, needed + [KAFKA_CONNECTOR] * kafka))
     elif options.master:
         settings["spark.master"] = options.master
     builder = SparkSession.builder.appName(f"headrace-{job}")
@@ -96,8 +101,11 @@ def _has_delta_lake(session: SparkSession) -> bool:
     return bool(loader.classIsLoadable("io.delta.sql.DeltaSparkSessionExtension"))
 
 
-def _settings_of_new_jvm(options: SparkOptions, *, kafka: bool) -> dict[str, str]:
-    """Return the settings of a JVM that the session starts. Sets PYSPARK_PYTHON for Spark on this machine."""
+def _settings_of_new_jvm(options: SparkOptions, needed: Sequence[str]) -> dict[str, str]:
+    """Return the settings of a JVM that the session starts, with the ``needed`` jars besides those of Delta Lake.
+
+    Sets PYSPARK_PYTHON for Spark on this machine.
+    """
     master = options.master or os.environ.get("SPARK_MASTER") or "local[*]"
     settings = {
         "spark.master": master,
@@ -115,8 +123,8 @@ def _settings_of_new_jvm(options: SparkOptions, *, kafka: bool) -> dict[str, str
     coordinates = [] if _artifact(DELTA_LAKE) in packages else [DELTA_LAKE]
     if packages:
         settings["spark.jars.packages"] = packages
-    elif kafka:
-        coordinates.append(KAFKA_CONNECTOR)
+    else:
+        coordinates += needed
     settings["spark.jars"] = ",".join(str(jar) for each in coordinates for jar in jars_of(each))
     return settings
 

@@ -376,7 +376,7 @@ class Draft(Lake):
 
 def open_lake(job: str, options: SparkOptions, root: str) -> Lake:
     """Start Spark for ``job`` and return an existing lake. Raises `PipelineError`, without Spark if there is none."""
-    if is_missing(root) or not exists(spark := start_session(job, options), root):
+    if is_missing(root) or not exists(spark := start_session(job, options, root), root):
         raise InputError(f"--lake {root} does not exist; headrace pipeline ingest creates it")
     return Lake(spark, root)
 
