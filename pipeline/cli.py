@@ -122,6 +122,17 @@ def day_options(command: Callable[..., Result]) -> Callable[..., Result]:
     return run
 
 
+def kafka_options(command: Callable[..., Result]) -> Callable[..., Result]:
+    """Add ``--bootstrap-servers`` and ``--kafka``, which are passed on as they are (`settings_of`)."""
+    command = click.option(
+        "--kafka",
+        multiple=True,
+        metavar="NAME=VALUE",
+        help="A setting of Kafka's consumer, for example for TLS; may be repeated.",
+    )(command)
+    return click.option("--bootstrap-servers", metavar="HOST:PORT,…", help="Cluster that has the topic.")(command)
+
+
 def number_option(
     name: str,
     values: click.ParamType[Any],

@@ -124,8 +124,9 @@ WHAT_IF: Final = _columns(
 columns after it are for senders that wait for each throttle time, so that their usage is delayed.
 """
 
-TEAMS: Final = _columns(user=_TEXT, client_id=_TEXT, team=_TEXT)
+TEAMS: Final = _columns(user=_TEXT, client_id=_TEXT, topic=_TEXT, team=_TEXT)
 """The teams file. A null ``client_id`` matches all client ids of the user, a null ``user`` all users of the client id.
+A row with a ``topic`` has neither; it matches usage of the topic by senders whom no other row matches.
 """
 
 TOTALS: Final = _columns(
@@ -153,7 +154,9 @@ usage records.
 """
 
 ROLLUP_HOUR: Final = StructType([StructField("date", DateType()), StructField("hour", TimestampType()), *TOTALS.fields])
-"""The table ``rollup_hour``. ``hour`` is the start of the hour; ``team`` is null for senders without a team."""
+"""The table ``rollup_hour``. ``hour`` is the start of the hour; ``team`` is null for usage without a team. A sender
+whose team is that of the topic has a row for each team.
+"""
 
 ROLLUP_DAY: Final = StructType([StructField("date", DateType()), *TOTALS.fields])
 """The table ``rollup_day``."""

@@ -374,9 +374,12 @@ class Draft(Lake):
         return self.version(table)
 
 
-def open_lake(job: str, options: SparkOptions, root: str) -> Lake:
-    """Start Spark for ``job`` and return an existing lake. Raises `PipelineError`, without Spark if there is none."""
-    if is_missing(root) or not exists(spark := start_session(job, options), root):
+def open_lake(job: str, options: SparkOptions, root: str, *, kafka: bool = False) -> Lake:
+    """Start Spark for ``job`` and return an existing lake. Raises `PipelineError`, without Spark if there is none.
+
+    With ``kafka``, Spark has its Kafka connector.
+    """
+    if is_missing(root) or not exists(spark := start_session(job, options, kafka=kafka), root):
         raise InputError(f"--lake {root} does not exist; headrace pipeline ingest creates it")
     return Lake(spark, root)
 

@@ -22,7 +22,7 @@ TOTAL: Final = "total"
 MOST_KINDS: Final = 6
 """Maximum number of combinations of currency and kind of period."""
 MOST_ITEMS: Final = 100
-"""Maximum number of items shown; a price sheet has six, and a bill two more lines."""
+"""Maximum number of items shown; a price sheet has six prices and some shared costs, and a bill two more lines."""
 
 
 def bills(table: DataFrame) -> Content:
