@@ -5,6 +5,7 @@
     jobs       one command per job
     report     the HTML report
     analysis   the computations: bills, recommendations, what-if answers and more
+    finops     what is done with bills: budgets, and the export in the FOCUS format
     ingestion  reading records from Kafka or files into the lake
     lake       the tables, their schemas, and the Spark session
     errors     the exceptions that jobs report to users

@@ -152,7 +152,9 @@ def bill(days: DataFrame, sheet: PriceSheet, period: Period, *, across_clusters:
         .withColumn(
             "minimum", _money(sf.when(has_no_terms, zero).otherwise(sf.greatest(least - sf.col("reduced"), zero)))
         )
-        .withColumn("total", _money(reduce(add, map(_or_none, shared.values()), sf.col("reduced") + sf.col("minimum"))))
+        .withColumn(
+            "total", _money(reduce(add, map(_zero_for_null, shared.values()), sf.col("reduced") + sf.col("minimum")))
+        )
     )
     lines = [_item_line(number, item) for number, item in enumerate(items, 1)]
     named = {SHARED + name: column for name, column in shared.items()} | {end: end for end in ENDS}
@@ -250,7 +252,7 @@ def _money(amount: Column) -> Column:
     return amount.cast(schemas.AMOUNT)
 
 
-def _or_none(column: str) -> Column:
+def _zero_for_null(column: str) -> Column:
     """Return an amount, 0 for null."""
     return sf.coalesce(column, sf.lit(Decimal(0)))
 

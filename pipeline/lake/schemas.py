@@ -187,7 +187,28 @@ CHARGEBACK: Final = _columns(
 A null ``cluster`` stands for all clusters.
 
 ``used`` is exact, in ``unit``; ``quantity`` is the same in the unit of the ``price`` (``per``). They are null in the
-lines ``discount``, ``minimum`` and ``total``; ``total`` is the sum of the lines before it.
+lines of shared costs, ``discount``, ``minimum`` and ``total``; ``total`` is the sum of the lines before it.
+"""
+
+BUDGETS: Final = _columns(
+    month=DateType(),
+    cluster=_TEXT,
+    team=_TEXT,
+    budget=AMOUNT,
+    spent=AMOUNT,
+    share=_DOUBLE,
+    forecast=AMOUNT,
+    state=_INT,
+    currency=_TEXT,
+    checked=TimestampType(),
+    delivered=_INT,
+)
+"""The table ``budgets``: what a team has spent of its budget of a ``month``, given by its first day, when it was
+``checked``. A null ``cluster`` stands for all clusters.
+
+``share`` is ``spent`` divided by ``budget``; ``forecast`` is what is spent at the end of the month if usage goes on.
+``state`` is the highest percentage with an alert that was reached, ``delivered`` the highest one whose alert a webhook
+has received; null: none.
 """
 
 RECOMMENDATIONS: Final = _columns(

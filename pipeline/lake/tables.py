@@ -7,6 +7,7 @@
     rollup_hour      date             usage by hour
     rollup_day       date             usage by day
     chargeback       period, date     bills, by day or month
+    budgets          month            what teams have spent of their budgets
     recommendations                   recommended quotas
     backtest                          the effect of recommended quotas on later usage
     what_if                           the effect of quotas on recorded usage
@@ -49,6 +50,7 @@ MADE_BY: Final = {
     "rollup_hour": "rollup",
     "rollup_day": "rollup",
     "chargeback": "rollup --prices",
+    "budgets": "budgets",
     "recommendations": "recommend",
     "backtest": "recommend --backtest-from",
     "what_if": "what-if",

@@ -63,6 +63,11 @@ def test_wrong_usage_is_an_error(arguments: list[str], said: str) -> None:
     [
         ("anomalies --window 7", "--window 7: expected a divisor of the 1440 minutes of a day"),
         ("anomalies --from 2026-09-22 --to 2026-09-21", "--from 2026-09-22 is after --to 2026-09-21"),
+        ("budgets --budgets no.toml", "no.toml: cannot be read"),
+        ("budgets --budgets budgets.toml --prometheus no/b.prom", "--prometheus no/b.prom: the folder"),
+        ("budgets --budgets budgets.toml --webhook file:///x", "--webhook: expected an address that begins with http"),
+        ("budgets --budgets budgets.toml --webhook-token-file t", "--webhook-token-file is for the address --webhook"),
+        ("budgets --budgets budgets.toml --webhook http://h --webhook-token-file no", "no: cannot be read: no such"),
         ("calibrate", "expected --truth"),
         ("calibrate --truth t --against no.toml", "--against = 'no.toml': No such file"),
         ("calibrate --truth t --output no/costs.toml", "--output no/costs.toml: the folder"),
@@ -102,6 +107,7 @@ def test_arguments_are_checked_before_spark_is_started(
     module = sys.modules[callback.__module__]
     for starting in (module, tables):
         monkeypatch.setattr(starting, "start_session", start_session, raising=False)
+    (tmp_path / "budgets.toml").write_text('currency = "EUR"\n[teams.a]\namount = 1\n', encoding="utf-8")
     (tmp_path / "x").mkdir()
     result = CliRunner().invoke(pipeline, [job, "--lake", "x", *options])
     assert result.exit_code in (1, 2), result.exception
