@@ -74,3 +74,10 @@ def test_the_values_of_focus() -> None:
         assert f"`{sku.consumed}`" in PAGE
         assert f"`{sku.priced}`" in PAGE
     assert all(f"`{value}`" in PAGE for value in SERVICE.values())
+
+
+def test_the_example_and_its_packages_are_named() -> None:
+    example = (ROOT / "examples" / "bi_with_duckdb.py").read_text(encoding="utf-8")
+    (commands,) = re.findall(r"```\n(pip install .*?)```", PAGE, re.DOTALL)
+    for command in commands.splitlines():
+        assert f"    {command}\n" in example
