@@ -29,11 +29,13 @@ JOBS: Final = {
     "ingest": "Read usage records from Kafka or files into the lake, each once.",
     "instances": "List the records of each instance of the proxy, and those that are missing.",
     "rollup": "Sum usage by hour and day, user, client id and team; write bills.",
+    "budgets": "Compare bills with budgets; write alerts to a table, a file of metrics and a webhook.",
     "recommend": "Recommend quotas for each entity from its usage.",
     "what-if": "Compute who would be throttled by given quotas, and how long.",
     "calibrate": "Fit the cost model of request_percentage to a broker.",
     "anomalies": "Find usage that is unlike each entity's own past.",
     "report": "Write one HTML file with plots.",
+    "focus": "Export bills as CSV in the columns of FOCUS, for FinOps tools.",
     "compact": "Merge the small files of the tables.",
     "retain": "Remove old days of the tables, and files that are not needed any more.",
     "migrate": "Convert a lake of a version before Delta Lake.",
@@ -119,6 +121,17 @@ def day_options(command: Callable[..., Result]) -> Callable[..., Result]:
         return command(first=begin, last=end, **options)
 
     return run
+
+
+def kafka_options(command: Callable[..., Result]) -> Callable[..., Result]:
+    """Add ``--bootstrap-servers`` and ``--kafka``, which are passed on as they are (`settings_of`)."""
+    command = click.option(
+        "--kafka",
+        multiple=True,
+        metavar="NAME=VALUE",
+        help="A setting of Kafka's consumer, for example for TLS; may be repeated.",
+    )(command)
+    return click.option("--bootstrap-servers", metavar="HOST:PORT,…", help="Cluster that has the topic.")(command)
 
 
 def number_option(

@@ -48,8 +48,13 @@ def prints_json() -> bool:
 
 
 def print_json(result: Mapping[str, Any]) -> None:
-    """Write a result as one line of JSON to standard output. Money is text, dates and times are in ISO 8601."""
-    click.echo(json.dumps(result, default=_as_text, allow_nan=False))
+    """Write a result as one line of JSON to standard output."""
+    click.echo(as_json(result))
+
+
+def as_json(result: Mapping[str, Any]) -> str:
+    """Return a result as one line of JSON. Money is text, dates and times are in ISO 8601."""
+    return json.dumps(result, default=_as_text, allow_nan=False)
 
 
 def _as_text(value: object) -> str:

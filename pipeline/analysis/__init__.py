@@ -3,7 +3,10 @@
 usage          functions of usage records that several jobs need
 events         what quotas are charged with, and when
 rollup         sums by hour and day, and bills
+teams          which users, client ids and topics belong to which team
 prices         price sheets, for bills
+shared_costs   the parts of teams in a shared cost
+decimal_files  TOML files with amounts of money
 recommend      quotas from recorded usage; a package
 backtest       recommended quotas applied to later usage
 what_if        usage charged to quotas

@@ -1,40 +1,47 @@
-"""Price sheets: TOML files with the prices of a bill.
+"""Price sheets: TOML files with the prices of a bill, and with costs that teams share.
 
     currency = "EUR"
     per_gib_produced = 0.05
     per_thread_hour = 1.20
     minimum = 10
 
+    [shared.support]
+    amount = 2000
+    split = "bytes"
+
     [teams.payments]
     discount_percent = 15
 
-They are read as the proxy's configuration is: all faults are reported at once, with line, key and value. Numbers are
-parsed as decimals, so that a bill contains no binary fractions.
+`decimal_files` reads them.
 """
 # pydantic reads annotations at run time, so they are not postponed here.
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from decimal import Decimal, InvalidOperation
+from decimal import Decimal
+from enum import StrEnum
 from typing import Annotated, Final
 
-from pydantic import AfterValidator, ValidationError
+from pydantic import AfterValidator
 
-from headrace.config.loading import parse_toml, read_text
-from headrace.config.problems import ConfigError, Locator
-from headrace.pipeline.errors import InputError
-from headrace.quota_callbacks.options import Expect, Fault, Parsed, Table, faults_of, misfits, text, whole
+from headrace.pipeline.analysis.decimal_files import (
+    CURRENCY,
+    MAX_AMOUNT,
+    MAX_DECIMALS,
+    decimal_number,
+    read_decimal_file,
+)
+from headrace.quota_callbacks.options import Expect, Fault, Table, choice, list_of, misfits, text, whole
 
 NO_TEAM: Final = "(none)"
 """The team, in bills, of senders that the teams file does not contain."""
 UNATTRIBUTED: Final = "(unattributed)"
 """The team, in bills, of usage without a sender."""
 
-MAX_FILE_BYTES: Final = 2**20
-PRICE_DECIMALS: Final = 6
+SHARED: Final = "shared: "
+"""The item of a shared cost in a bill begins with this, followed by its name."""
+
 MAX_PRICE: Final = Decimal(10) ** 8
-MAX_DECIMALS: Final = 6
-"""Maximum number of decimals of an amount; the table has no more."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,22 +84,7 @@ ITEMS: Final = (
 )
 
 
-def _number(highest: Decimal) -> Parsed:
-    """Return the annotation for a decimal from 0 to a bound, with few enough decimals to be kept exactly."""
-
-    def parse(raw: object) -> Decimal:
-        if isinstance(raw, bool) or not isinstance(raw, int | Decimal):
-            raise ValueError  # noqa: TRY004  the caller converts ValueError alone
-        number = Decimal(raw)
-        if not number.is_finite() or not 0 <= number <= highest or number != round(number, PRICE_DECIMALS):
-            raise ValueError
-        return number
-
-    expected = f"a number from 0 to {highest:,} with at most {PRICE_DECIMALS} decimals"
-    return Parsed(expected, parse, {"type": "number", "minimum": 0, "maximum": float(highest)})
-
-
-Price = Annotated[Decimal | None, _number(MAX_PRICE - 1)]
+Price = Annotated[Decimal | None, decimal_number(MAX_PRICE - 1)]
 
 
 class Terms(Table):
@@ -122,8 +114,40 @@ class Terms(Table):
 class TeamTerms(Terms):
     """The table ``[teams.NAME]``, whose prices replace those for all teams."""
 
-    discount_percent: Annotated[Decimal | None, _number(Decimal(100))] = None
+    discount_percent: Annotated[Decimal | None, decimal_number(Decimal(100))] = None
     """Discount on the sum of the lines."""
+
+
+class Split(StrEnum):
+    """By what a shared cost is split among teams."""
+
+    BYTES = "bytes"
+    """Bytes of requests and responses."""
+    REQUESTS = "requests"
+    THREAD_TIME = "thread_time"
+    EQUAL = "equal"
+    """The same for each team with usage."""
+
+
+MEASURES: Final = {
+    Split.BYTES: ("request_bytes", "response_bytes"),
+    Split.REQUESTS: ("requests",),
+    Split.THREAD_TIME: ("thread_ms",),
+}
+"""The columns of the rollups whose sum a shared cost is split by."""
+
+
+class SharedCost(Table):
+    """The table ``[shared.NAME]``: an amount that all teams pay together."""
+
+    amount: Annotated[Decimal, decimal_number(MAX_AMOUNT - 1)]
+    """Amount for a month."""
+    split: Annotated[Split, choice(Split)]
+    clusters: Annotated[
+        tuple[Annotated[str, text("the id of a cluster")], ...],
+        list_of('a list of cluster ids, such as ["lkc-1"]', shortest=1),
+    ] = ()
+    """The clusters whose usage is counted; empty: all."""
 
 
 def _check_names(teams: Mapping[str, TeamTerms]) -> Mapping[str, TeamTerms]:
@@ -137,10 +161,12 @@ def _check_names(teams: Mapping[str, TeamTerms]) -> Mapping[str, TeamTerms]:
 class PriceSheet(Terms):
     """A whole price sheet."""
 
-    currency: Annotated[str, text('three capital letters, such as "EUR" (ISO 4217)', "[A-Z]{3}")]
+    currency: Annotated[str, CURRENCY]
     """Currency of all prices."""
     decimals: Annotated[int, whole(0, MAX_DECIMALS)] = 2
     """Number of decimals that each amount of a bill is rounded to, half up."""
+    shared: Annotated[Mapping[str, SharedCost], Expect("tables, each headed [shared.NAME]")] = {}
+    """Costs that teams share, by name, in the order of the file."""
     teams: Annotated[
         Mapping[str, TeamTerms], AfterValidator(_check_names), Expect("tables, each headed [teams.NAME]")
     ] = {}
@@ -154,29 +180,17 @@ class PriceSheet(Terms):
 
 def read_prices(path: str) -> PriceSheet:
     """Read a price sheet from a local file. Raises `InputError` with all faults, one per line."""
-    try:
-        written = read_text(path, what="price sheet", longest_bytes=MAX_FILE_BYTES)
-        document = parse_toml(written, path, parse_float=Decimal)
-    except ConfigError as error:
-        raise InputError(str(error)) from error
-    except InvalidOperation as error:
-        raise InputError(f"{path}: a number has an exponent that is too large") from error
-    try:
-        sheet = PriceSheet.model_validate(document)
-        faults = list(_faults_between_keys(sheet))
-    except ValidationError as error:
-        faults = faults_of(error, PriceSheet)
-    if faults:
-        locator = Locator(written, path)
-        raise InputError("\n".join(str(locator.locate(fault)) for fault in faults))
-    return sheet
+    return read_decimal_file(path, "price sheet", PriceSheet, _faults_between_keys)
 
 
 def _faults_between_keys(sheet: PriceSheet) -> Iterator[Fault]:
-    if not sheet.items():
-        yield Fault(rule=f"no prices; expected at least one of {', '.join(item.key for item in ITEMS)}")
-    given = ((("minimum",), sheet), *((("teams", name, "minimum"), terms) for name, terms in sheet.teams.items()))
-    for path, terms in given:
-        if terms.minimum is not None and terms.minimum != round(terms.minimum, sheet.decimals):
+    if not sheet.items() and not sheet.shared:
+        keys = ", ".join(item.key for item in ITEMS)
+        yield Fault(rule=f"no prices; expected at least one of {keys}, or a table [shared.NAME]")
+    given: list[tuple[tuple[str, ...], Decimal | None]] = [(("minimum",), sheet.minimum)]
+    given += [(("teams", name, "minimum"), terms.minimum) for name, terms in sheet.teams.items()]
+    given += [(("shared", name, "amount"), cost.amount) for name, cost in sheet.shared.items()]
+    for path, amount in given:
+        if amount is not None and amount != round(amount, sheet.decimals):
             rule = f"more decimals than amounts have (decimals = {sheet.decimals})"
-            yield Fault(path=path, found=terms.minimum, rule=rule)
+            yield Fault(path=path, found=amount, rule=rule)

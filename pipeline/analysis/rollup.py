@@ -1,4 +1,4 @@
-"""Rollup: sums of usage by hour and day, cluster and sender with its team, and the bills computed from them.
+"""Rollup: sums of usage by hour and day, cluster, sender and team, and the bills computed from them.
 
 No usage is left out: usage without a sender has a row of its own, and a line in a bill of its own, so that all totals
 equal those of the usage records. Sums are of integers, except for times; money is decimal.
@@ -6,8 +6,6 @@ equal those of the usage records. Sums are of integers, except for times; money 
 
 from __future__ import annotations
 
-import csv
-import io
 from decimal import Decimal
 from enum import StrEnum
 from functools import reduce
@@ -17,29 +15,23 @@ from typing import TYPE_CHECKING, Final
 from pyspark.sql import functions as sf
 
 from headrace.pipeline.analysis.events import FETCHES
-from headrace.pipeline.analysis.prices import NO_TEAM, UNATTRIBUTED
+from headrace.pipeline.analysis.prices import MEASURES, NO_TEAM, SHARED, UNATTRIBUTED
+from headrace.pipeline.analysis.shared_costs import TeamUsage, month_part, parts_of
 from headrace.pipeline.analysis.usage import over_quotas
-from headrace.pipeline.errors import InputError
 from headrace.pipeline.lake import schemas
 from headrace.quota_callbacks.api_keys import ApiKey
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Mapping
     from datetime import date
 
     from pyspark.sql import Column, DataFrame, SparkSession
 
     from headrace.pipeline.analysis.prices import Item, PriceSheet
 
-TeamRow = tuple[str | None, str | None, str]
-"""User, client id and team (`schemas.TEAMS`)."""
-
-MAX_TEAM_ROWS: Final = 1_000_000
-"""Maximum number of lines in a teams file: each executor receives all of it."""
-MAX_FAULTS_SHOWN: Final = 20
-"""Maximum number of faults of a teams file that one error lists."""
-
 _SENDER: Final = ("user", "client_id")
+_OF_TOPIC: Final = "_of_topic"
+"""The column with the team that owns the topic of the usage."""
 _SUMS: Final = tuple(name for name in schemas.TOTALS.names if name not in ("cluster", *_SENDER, "team"))
 ENDS: Final = ("discount", "minimum", "total")
 """The last lines of a bill."""
@@ -57,8 +49,10 @@ class Period(StrEnum):
 
 
 def by_hour(usage: DataFrame, teams: DataFrame) -> DataFrame:
-    """Return the sums of usage (`schemas.USAGE`) by hour, cluster and sender, with the sender's team
-    (`schemas.ROLLUP_HOUR`).
+    """Return the sums of usage (`schemas.USAGE`) by hour, cluster, sender and team (`schemas.ROLLUP_HOUR`).
+
+    A sender with a team of its own (`schemas.TEAMS`) has one row an hour; the usage of others is that of the teams that
+    own the topics.
     """
     hour = sf.date_trunc("hour", sf.timestamp_seconds("second")).alias("hour")
     api_key = sf.col("api_key")
@@ -69,8 +63,17 @@ def by_hour(usage: DataFrame, teams: DataFrame) -> DataFrame:
         "records": sf.count("*"),
     }
     sums = [_or_zero(special[name] if name in special else sf.sum(name), name) for name in _SUMS]
-    hours = usage.groupBy("date", hour, "cluster", *_SENDER).agg(*sums)
-    return with_teams(hours, teams).select(*schemas.ROLLUP_HOUR.names)
+    of_topics = teams.where(sf.col("topic").isNotNull()).select("topic", sf.col("team").alias(_OF_TOPIC))
+    if of_topics.isEmpty():
+        hours = usage.groupBy("date", hour, "cluster", *_SENDER).agg(*sums)
+        return with_teams(hours.withColumn(_OF_TOPIC, sf.lit(None).cast("string")), teams).select(
+            *schemas.ROLLUP_HOUR.names
+        )
+    owned = usage.join(sf.broadcast(of_topics), "topic", "left")
+    hours = with_teams(owned.groupBy("date", hour, "cluster", *_SENDER, _OF_TOPIC).agg(*sums), teams)
+    again = [sf.sum(name).alias(name) for name in _SUMS]
+    by = ("date", "hour", "cluster", *_SENDER, "team")
+    return hours.groupBy(*by).agg(*again).select(*schemas.ROLLUP_HOUR.names)
 
 
 def by_day(hours: DataFrame) -> DataFrame:
@@ -92,7 +95,9 @@ def changed_days(usage: DataFrame, days: DataFrame) -> list[date]:
 
 
 def with_teams(senders: DataFrame, teams: DataFrame) -> DataFrame:
-    """Add ``team``: by user and client id, else by user, else by client id, else null (`schemas.TEAMS`)."""
+    """Replace the team of the topic by ``team``: by user and client id, else by user, else by client id
+    (`schemas.TEAMS`), else that of the topic, else null.
+    """
     has_user, has_client = sf.col("user").isNotNull(), sf.col("client_id").isNotNull()
     of_both = teams.where(has_user & has_client).select(*_SENDER, sf.col("team").alias("_of_both"))
     of_user = teams.where(has_user & ~has_client).select("user", sf.col("team").alias("_of_user"))
@@ -101,67 +106,13 @@ def with_teams(senders: DataFrame, teams: DataFrame) -> DataFrame:
         senders.join(sf.broadcast(of_both), list(_SENDER), "left")
         .join(sf.broadcast(of_user), "user", "left")
         .join(sf.broadcast(of_client), "client_id", "left")
-        .withColumn("team", sf.coalesce("_of_both", "_of_user", "_of_client"))
-        .drop("_of_both", "_of_user", "_of_client")
+        .withColumn("team", sf.coalesce("_of_both", "_of_user", "_of_client", _OF_TOPIC))
+        .drop("_of_both", "_of_user", "_of_client", _OF_TOPIC)
     )
 
 
 def _or_zero(total: Column, name: str) -> Column:
     return sf.coalesce(total, sf.lit(0).cast(schemas.TOTALS[name].dataType)).alias(name)
-
-
-# --- teams ------------------------------------------------------------------------------------------------------------
-
-
-def read_teams(text: str, path: str) -> list[TeamRow]:
-    """Parse a teams file: CSV with the columns ``user``, ``client_id`` and ``team``; user or client id may be empty.
-
-    Raises `InputError` with the faulty lines, at most `MAX_FAULTS_SHOWN` of them.
-    """
-    lines = csv.reader(io.StringIO(text.removeprefix("\ufeff"), newline=""), strict=True)
-    rows: dict[tuple[str | None, str | None], tuple[int, str]] = {}
-    faults: list[str] = []
-    try:
-        header = [name.strip() for name in next(lines, [])]
-        if header != schemas.TEAMS.names:
-            got = ",".join(header) or "nothing"
-            raise InputError(f"{path}:1: expected the columns {','.join(schemas.TEAMS.names)}; got {got}")
-        for cells in lines:
-            fault = _take_team(cells, lines.line_num, rows)
-            if fault is not None:
-                faults.append(f"{path}:{lines.line_num}: {fault}")
-            if len(rows) > MAX_TEAM_ROWS:
-                raise InputError(
-                    f"{path}: more than {MAX_TEAM_ROWS:,} lines; assign whole users or client ids to teams"
-                )
-    except csv.Error as error:
-        raise InputError(f"{path}:{lines.line_num}: not CSV: {error}") from error
-    if faults:
-        more = [f"{path}: and {len(faults) - MAX_FAULTS_SHOWN:,} more"] if len(faults) > MAX_FAULTS_SHOWN else []
-        raise InputError("\n".join(faults[:MAX_FAULTS_SHOWN] + more))
-    return [(user, client_id, team) for (user, client_id), (_, team) in rows.items()]
-
-
-def _take_team(
-    cells: Sequence[str], number: int, rows: dict[tuple[str | None, str | None], tuple[int, str]]
-) -> str | None:
-    """Add the line to ``rows``, or return what is wrong with it; skip empty lines."""
-    if not any(cell.strip() for cell in cells):
-        return None
-    if len(cells) != len(schemas.TEAMS.names):
-        return f"{len(cells)} columns; expected {len(schemas.TEAMS.names)}: {','.join(schemas.TEAMS.names)}"
-    user, client_id, team = (cell.strip() or None for cell in cells)
-    if team is None:
-        return "no team"
-    if team in (NO_TEAM, UNATTRIBUTED):
-        return f"team {team}: this name is reserved for usage without a team; expected another"
-    if user is None and client_id is None:
-        return f"team {team} without user and client_id; expected a user, a client_id or both"
-    first = rows.get((user, client_id))
-    if first is not None and first[1] != team:
-        return f"team {team}, but line {first[0]} gives the same sender team {first[1]}; expected one team"
-    rows.setdefault((user, client_id), (number, team))
-    return None
 
 
 # --- bills ------------------------------------------------------------------------------------------------------------
@@ -173,11 +124,17 @@ def bill(days: DataFrame, sheet: PriceSheet, period: Period, *, across_clusters:
     With ``across_clusters``, a team has one bill for its usage of all clusters, whose cluster is null. ``days``
     (`schemas.ROLLUP_DAY`) must have whole periods. Amounts are rounded half up, line by line; totals are sums
     of rounded amounts. Usage without a team, or without a sender, has a bill of its own, without discount and minimum.
+    Shared costs are split here already, by the usage of each team, which is collected for that.
     """
     items = sheet.items()
+    shares = _shared_costs(days, sheet, period, across_clusters=across_clusters) if sheet.shared else None
     if across_clusters:
         days = days.withColumn("cluster", sf.lit(None).cast("string"))
-    used = _by_team(days, items, period).join(sf.broadcast(_terms(days.sparkSession, sheet)), "team", "left")
+    used = _by_team(days, period, {item.key: sf.col(item.column) for item in items})
+    if shares is not None:
+        same = [used[name].eqNullSafe(shares[f"_{name}"]) for name in ("date", "cluster", "team")]
+        used = used.join(sf.broadcast(shares), same, "left")
+    used = used.join(sf.broadcast(_terms(days.sparkSession, sheet)), "team", "left")
     priced = used.withColumns(
         {f"price_{item.key}": _given(f"own_{item.key}", sheet.prices().get(item.key)) for item in items}
     )
@@ -185,22 +142,28 @@ def bill(days: DataFrame, sheet: PriceSheet, period: Period, *, across_clusters:
         f"amount_{item.key}": _rounded(sf.col(item.key) * sf.col(f"price_{item.key}") / item.divisor, sheet)
         for item in items
     }
-    with_sum = priced.withColumns(amounts).withColumn("sum", _money(reduce(add, map(sf.col, amounts))))
-    percent, least = _given("percent", None), _given("own_minimum", sheet.minimum)
     zero, has_no_terms = sf.lit(Decimal(0)), sf.col("team").isin(NO_TEAM, UNATTRIBUTED)
+    with_sum = priced.withColumns(amounts).withColumn("sum", _money(reduce(add, map(sf.col, amounts), zero)))
+    percent, least = _given("percent", None), _given("own_minimum", sheet.minimum)
+    shared = {name: f"shared_{number}" for number, name in enumerate(sheet.shared)}
     totals = (
         with_sum.withColumn("discount", -_rounded(sf.col("sum") * percent / 100, sheet))
         .withColumn("reduced", _money(sf.col("sum") + sf.col("discount")))
         .withColumn(
             "minimum", _money(sf.when(has_no_terms, zero).otherwise(sf.greatest(least - sf.col("reduced"), zero)))
         )
-        .withColumn("total", _money(sf.col("reduced") + sf.col("minimum")))
+        .withColumn(
+            "total", _money(reduce(add, map(_zero_for_null, shared.values()), sf.col("reduced") + sf.col("minimum")))
+        )
     )
     lines = [_item_line(number, item) for number, item in enumerate(items, 1)]
-    lines += [_line(number, end, sf.col(end)) for number, end in enumerate(ENDS, len(items) + 1)]
+    named = {SHARED + name: column for name, column in shared.items()} | {end: end for end in ENDS}
+    lines += [
+        _line(number, item, sf.col(column)) for number, (item, column) in enumerate(named.items(), len(lines) + 1)
+    ]
     return (
         totals.select(sf.inline(sf.array(*lines)))
-        .where(~sf.col("item").isin("discount", "minimum") | (sf.col("amount") != 0))
+        .where(sf.col("amount").isNotNull() & (~sf.col("item").isin("discount", "minimum") | (sf.col("amount") != 0)))
         .withColumns({"period": sf.lit(period.value), "currency": sf.lit(sheet.currency)})
         .select(*schemas.CHARGEBACK.names)
     )
@@ -211,12 +174,32 @@ def start_of(period: Period) -> Column:
     return sf.col("date") if period is Period.DAY else sf.trunc("date", "month")
 
 
-def _by_team(days: DataFrame, items: Iterable[Item], period: Period) -> DataFrame:
-    """Return the usage of each team in each period: ``date``, ``cluster``, ``team``, and a column per price."""
+def _by_team(days: DataFrame, period: Period, columns: Mapping[str, Column]) -> DataFrame:
+    """Return the usage of each team in each period: ``date``, ``cluster``, ``team``, and the sums of ``columns``."""
     team = sf.when(sf.col("user").isNull(), UNATTRIBUTED).otherwise(sf.coalesce("team", sf.lit(NO_TEAM))).alias("team")
     start = start_of(period).alias("date")
-    sums = [sf.sum(sf.col(item.column).cast(schemas.USED)).cast(schemas.USED).alias(item.key) for item in items]
-    return days.groupBy(start, "cluster", team).agg(*sums)
+    sums = [sf.sum(each.cast(schemas.USED)).cast(schemas.USED).alias(name) for name, each in columns.items()]
+    return days.groupBy(start, "cluster", team).agg(sf.count("*").alias("rows"), *sums)
+
+
+def _shared_costs(days: DataFrame, sheet: PriceSheet, period: Period, *, across_clusters: bool) -> DataFrame:
+    """Return the parts in each shared cost, null for none: ``_date``, ``_cluster``, ``_team``, ``shared_0``, …"""
+    columns = {split.value: reduce(add, map(sf.col, names)) for split, names in MEASURES.items()}
+    periods: dict[date, list[TeamUsage]] = {}
+    for row in _by_team(days, period, columns).collect():
+        measures = {split: row[split.value] for split in MEASURES}
+        periods.setdefault(row.date, []).append(TeamUsage(cluster=row.cluster, team=row.team, measures=measures))
+    parts: dict[tuple[date, str | None, str], list[Decimal | None]] = {}
+    for start, usage in periods.items():
+        for number, cost in enumerate(sheet.shared.values()):
+            amount = cost.amount if period is Period.MONTH else month_part(cost, start, sheet.decimals)
+            for (cluster, team), part in parts_of(cost, amount, usage, sheet.decimals).items():
+                of_bill = (start, None if across_clusters else cluster, team)
+                amounts = parts.setdefault(of_bill, [None] * len(sheet.shared))
+                amounts[number] = (amounts[number] or Decimal(0)) + part
+    of_costs = (f"shared_{number} {schemas.AMOUNT.simpleString()}" for number in range(len(sheet.shared)))
+    schema = ", ".join(["_date date", "_cluster string", "_team string", *of_costs])
+    return days.sparkSession.createDataFrame([(*of_bill, *amounts) for of_bill, amounts in parts.items()], schema)
 
 
 def _terms(spark: SparkSession, sheet: PriceSheet) -> DataFrame:
@@ -267,6 +250,11 @@ def _given(own: str, general: Decimal | None) -> Column:
 
 def _money(amount: Column) -> Column:
     return amount.cast(schemas.AMOUNT)
+
+
+def _zero_for_null(column: str) -> Column:
+    """Return an amount, 0 for null."""
+    return sf.coalesce(column, sf.lit(Decimal(0)))
 
 
 def _rounded(amount: Column, sheet: PriceSheet) -> Column:

@@ -100,6 +100,8 @@ class KafkaSource:
     client: Mapping[str, str]
     """Further settings of Kafka's consumer."""
     accept_data_loss: bool = False
+    option: str = "--topic"
+    """The option that names the topic, for messages."""
 
     def identity(self, spark: SparkSession) -> str:  # noqa: ARG002 -- a source's signature
         """Return the topic and its bootstrap servers, independent of their order."""
@@ -110,16 +112,42 @@ class KafkaSource:
         """Return the records as a stream (`parsing.parse`)."""
         reader = (
             spark.readStream.format("kafka")
-            .option("kafka.bootstrap.servers", self.bootstrap_servers)
-            .option("subscribe", self.topic)
-            .option("startingOffsets", "earliest")
+            .options(**self._options)
             .option("maxOffsetsPerTrigger", RECORDS_AT_ONCE)
             .option("failOnDataLoss", not self.accept_data_loss)
         )
-        for name, value in self.client.items():
-            reader = reader.option(f"kafka.{name}", value)
         origin = sf.concat_ws("/", "topic", "partition", "offset")
         return parse(reader.load().select(sf.col("value").cast("string").alias("value"), origin.alias("origin")))
+
+    @property
+    def _options(self) -> dict[str, str]:
+        return {
+            "kafka.bootstrap.servers": self.bootstrap_servers,
+            "subscribe": self.topic,
+            "startingOffsets": "earliest",
+            **{f"kafka.{name}": value for name, value in self.client.items()},
+        }
+
+    def newest(self, spark: SparkSession) -> list[tuple[str, str]]:
+        """Return the newest message of each key, and where it is; keys whose newest message has no value are left out.
+
+        The newest is the last one of its partition. If the number of partitions was changed, so that a key is in
+        several, it is the one with the latest timestamp. Raises `InputError`, also for messages without a key.
+        """
+        message = sf.struct("timestamp", "partition", "offset", sf.col("value").cast("string").alias("value"))
+        try:
+            messages = spark.read.format("kafka").options(**self._options).option("failOnDataLoss", "false").load()
+            last = messages.groupBy("key", "partition").agg(sf.max_by(message, "offset").alias("last"))
+            newest = last.groupBy("key").agg(sf.max_by("last", "last.timestamp").alias("newest"))
+            rows = newest.select("key", "newest.*").orderBy("partition", "offset").collect()
+        except Exception as error:
+            if not is_spark_error(error):
+                raise
+            unknown = InputError(f"{self.option} {self.topic}: cannot be read: {cause_of(error)}")
+            raise (self.as_pipeline_error(error) or unknown) from error
+        if any(row.key is None for row in rows):
+            raise InputError(f"{self.option} {self.topic}: messages without a key; of each key, the newest one counts")
+        return [(f"partition {row.partition}, offset {row.offset}", row.value) for row in rows if row.value is not None]
 
     def describe_empty(self, spark: SparkSession) -> str | None:  # noqa: ARG002 -- a source's signature
         """Return ``None``: an empty topic is not an error."""
@@ -138,10 +166,10 @@ class KafkaSource:
                 f" --packages {KAFKA_CONNECTOR}"
             )
         if "UnknownTopicOrPartition" in text:
-            return InputError(f"--topic {self.topic}: {self.bootstrap_servers} has no topic of this name")
+            return InputError(f"{self.option} {self.topic}: {self.bootstrap_servers} has no topic of this name")
         if "Some data may have been lost" in text or "KAFKA_DATA_LOSS" in text:
             return InputError(
-                f"--topic {self.topic}: retention removed records before they were ingested;"
+                f"{self.option} {self.topic}: retention removed records before they were ingested;"
                 " --accept-data-loss continues with the remaining ones"
             )
         if "TimeoutException" in text or "bootstrap" in text:

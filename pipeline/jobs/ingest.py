@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from headrace.pipeline.cli import LAKE, check_input, job_options, settings_of
+from headrace.pipeline.cli import LAKE, check_input, job_options, kafka_options, settings_of
 from headrace.pipeline.ingestion.ingest import Ingest
 from headrace.pipeline.ingestion.sources import FileSource, KafkaSource
 from headrace.pipeline.lake.session import start_session
@@ -31,14 +31,8 @@ DAY_S = 86_400
 @click.command()
 @LAKE
 @click.option("--from-files", "folder", metavar="PATH", help="Folder that proxies write to, or a copy of it.")
-@click.option("--bootstrap-servers", metavar="HOST:PORT,…", help="Cluster that has the topic.")
+@kafka_options
 @click.option("--topic", default=DEFAULT_TOPIC, show_default=True, metavar="NAME", help="Topic that proxies write to.")
-@click.option(
-    "--kafka",
-    multiple=True,
-    metavar="NAME=VALUE",
-    help="A setting of Kafka's consumer, for example for TLS; may be repeated.",
-)
 @click.option(
     "--accept-data-loss", is_flag=True, help="Continue if the topic's retention has removed records that were not read."
 )

@@ -33,6 +33,7 @@ TABLES = {
     "backtest": schemas.BACKTEST,
     "what_if": schemas.WHAT_IF,
     "chargeback": schemas.CHARGEBACK,
+    "budgets": schemas.BUDGETS,
     "costs": schemas.COSTS,
     "anomalies": schemas.ANOMALIES,
 }
@@ -57,9 +58,9 @@ def command(
 ) -> Result:
     """Write one HTML file with plots and tables. It opens anywhere: it loads nothing and runs no scripts.
 
-    The report shows what each user used and who was throttled, the results of recommend, what-if, rollup, calibrate
-    and anomalies, and how complete the records are. For a missing table it names the job that writes it. Days and times
-    are UTC. An existing file is replaced.
+    The report shows what each user used and who was throttled, the results of recommend, what-if, rollup, budgets,
+    calibrate and anomalies, and how complete the records are. For a missing table it names the job that writes it. Days
+    and times are UTC. An existing file is replaced.
     """
     check_output("--output", output)
     there = open_lake("report", spark, lake)

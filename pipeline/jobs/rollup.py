@@ -12,8 +12,10 @@ import click
 from pyspark.sql import functions as sf
 
 from headrace.pipeline.analysis.prices import read_prices
-from headrace.pipeline.analysis.rollup import Period, bill, by_day, by_hour, changed_days, read_teams, start_of
-from headrace.pipeline.cli import LAKE, check_input, day_options, job_options
+from headrace.pipeline.analysis.rollup import Period, bill, by_day, by_hour, changed_days, start_of
+from headrace.pipeline.analysis.teams import parse_messages, read_teams
+from headrace.pipeline.cli import LAKE, check_input, day_options, job_options, kafka_options, settings_of
+from headrace.pipeline.ingestion.sources import KafkaSource
 from headrace.pipeline.lake import schemas
 from headrace.pipeline.lake.stores import read_text
 from headrace.pipeline.lake.tables import Lake, of_days, open_lake
@@ -23,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from datetime import date
 
-    from pyspark.sql import Column, DataFrame, Row
+    from pyspark.sql import Column, DataFrame, Row, SparkSession
 
     from headrace.pipeline.analysis.prices import PriceSheet
     from headrace.pipeline.lake.session import SparkOptions
@@ -36,8 +38,12 @@ SHOWN = 20
 @LAKE
 @day_options
 @click.option(
-    "--teams", metavar="PATH", help="CSV file with the columns user, client_id and team, local or in any store."
+    "--teams",
+    metavar="PATH",
+    help="CSV file with the columns user, client_id, topic and team, local or in any store.",
 )
+@click.option("--teams-topic", metavar="NAME", help="Compacted topic with teams, in place of a file.")
+@kafka_options
 @click.option(
     "--prices", metavar="FILE", type=click.Path(dir_okay=False), help="Price sheet (TOML); with it, bills are written."
 )
@@ -67,6 +73,9 @@ def command(
     first: date | None,
     last: date | None,
     teams: str | None,
+    teams_topic: str | None,
+    bootstrap_servers: str | None,
+    kafka: tuple[str, ...],
     prices: str | None,
     per: str,
     across_clusters: bool,
@@ -85,11 +94,15 @@ def command(
         raise click.UsageError("--across-clusters is about bills, which require --prices")
     check_output("--output", output)
     check_input("--teams", teams)
+    topic = _topic(teams_topic, bootstrap_servers, kafka)
+    if topic is not None and teams is not None:
+        raise click.UsageError("--teams and --teams-topic are two sources of teams; expected one")
     sheet = None if prices is None else read_prices(prices)
-    there = open_lake("rollup", spark, lake)
+    there = open_lake("rollup", spark, lake, kafka=topic is not None)
+    owners = _owners(there.spark, teams, topic)
     bills = None if sheet is None else Bills(sheet, Period(per), across_clusters=across_clusters)
     with there.release() as tables:
-        changed = _roll_up(tables, first, last, teams, again=again)
+        changed = _roll_up(tables, first, last, owners, again=again)
         billed = [] if bills is None else bills.write(tables, first, last, changed, again=again)
     result: Result = {"days": changed}
     if changed:
@@ -99,10 +112,30 @@ def command(
     return result
 
 
-def _roll_up(tables: Lake, first: date | None, last: date | None, teams: str | None, *, again: bool) -> list[date]:
+def _topic(topic: str | None, servers: str | None, settings: tuple[str, ...]) -> KafkaSource | None:
+    """Return the topic with teams. Raises `click.UsageError` if only a part of the options is given."""
+    if topic is None and (servers is not None or settings):
+        raise click.UsageError("--bootstrap-servers and --kafka are about a topic with teams: --teams-topic")
+    if topic is None:
+        return None
+    if servers is None:
+        raise click.UsageError(f"--teams-topic {topic} requires --bootstrap-servers")
+    client = settings_of(settings, "--kafka")
+    return KafkaSource(topic=topic, bootstrap_servers=servers, client=client, option="--teams-topic")
+
+
+def _owners(spark: SparkSession, path: str | None, topic: KafkaSource | None) -> DataFrame:
+    """Return the teams (`schemas.TEAMS`) of the file or of the topic; empty without either."""
+    rows = [] if path is None else read_teams(read_text(spark, path), path)
+    if topic is not None:
+        rows = parse_messages(topic.newest(spark), topic.topic)
+        report_progress(f"--teams-topic {topic.topic}: {len(rows):,} lines")
+    return spark.createDataFrame(rows, schemas.TEAMS)
+
+
+def _roll_up(tables: Lake, first: date | None, last: date | None, owners: DataFrame, *, again: bool) -> list[date]:
     """Write the rollups of the days that have changed, or of all; return these days."""
     spark = tables.spark
-    rows = [] if teams is None else read_teams(read_text(spark, teams), teams)
     usage = of_days(tables.read("usage", schemas.USAGE), first, last)
     rolled_up = of_days(tables.read_or_empty("rollup_day", schemas.ROLLUP_DAY), first, last)
     known = spark.createDataFrame([], schemas.ROLLUP_DAY) if again else rolled_up
@@ -112,7 +145,7 @@ def _roll_up(tables: Lake, first: date | None, last: date | None, teams: str | N
         report_progress(f"{tables.root} has {what}{_between(first, last)}: nothing was rolled up")
         return []
     chosen = sf.col("date").isin(days)
-    hours = by_hour(usage.where(chosen), spark.createDataFrame(rows, schemas.TEAMS))
+    hours = by_hour(usage.where(chosen), owners)
     tables.replace("rollup_hour", hours.repartition("date"), "date")
     hours = tables.read("rollup_hour", schemas.ROLLUP_HOUR).where(chosen)
     tables.replace("rollup_day", by_day(hours).repartition("date"), "date")

@@ -9,7 +9,7 @@ import click
 
 from headrace.config.loading import parse_toml, read_text
 from headrace.config.problems import ConfigError
-from headrace.pipeline.cli import JOBS, RUN, command_of, job_options
+from headrace.pipeline.cli import JOBS, RUN, command_of, job_options, settings_of
 from headrace.pipeline.errors import InputError, PipelineError
 from headrace.pipeline.output import report_progress
 
@@ -54,6 +54,7 @@ def command(context: click.Context, *, spark: SparkOptions, plan: str) -> Result
     jobs = list(_contexts(read_plan(plan), of_all, plan, context))
     context.meta[RUN] = context
     results = []
+    _start_with_connector(jobs)
     for number, job in enumerate(jobs, 1):
         name = str(job.info_name)
         report_progress(f"{name} ({number} of {len(jobs)})")
@@ -65,6 +66,18 @@ def command(context: click.Context, *, spark: SparkOptions, plan: str) -> Result
         except click.UsageError as error:
             raise InputError(f"{plan}: [{name}]: {error.format_message()}") from error
     return {"jobs": results}
+
+
+def _start_with_connector(jobs: Sequence[click.Context]) -> None:
+    """Start Spark with its Kafka connector if any job needs it: all jobs have the session that the first one starts."""
+    from headrace.pipeline.lake.session import SparkOptions, start_session
+
+    for job in jobs:
+        if job.params.get("bootstrap_servers"):
+            conf = settings_of(job.params["conf"], "--conf")
+            options = SparkOptions(master=job.params["master"], packages=job.params["packages"], conf=conf)
+            start_session("run", options, job.params["lake"], kafka=True)
+            return
 
 
 def read_plan(path: str) -> dict[str, dict[str, Any]]:

@@ -125,8 +125,9 @@ WHAT_IF: Final = _columns(
 columns after it are for senders that wait for each throttle time, so that their usage is delayed.
 """
 
-TEAMS: Final = _columns(user=_TEXT, client_id=_TEXT, team=_TEXT)
+TEAMS: Final = _columns(user=_TEXT, client_id=_TEXT, topic=_TEXT, team=_TEXT)
 """The teams file. A null ``client_id`` matches all client ids of the user, a null ``user`` all users of the client id.
+A row with a ``topic`` has neither; it matches usage of the topic by senders whom no other row matches.
 """
 
 TOTALS: Final = _columns(
@@ -154,7 +155,9 @@ usage records.
 """
 
 ROLLUP_HOUR: Final = StructType([StructField("date", DateType()), StructField("hour", TimestampType()), *TOTALS.fields])
-"""The table ``rollup_hour``. ``hour`` is the start of the hour; ``team`` is null for senders without a team."""
+"""The table ``rollup_hour``. ``hour`` is the start of the hour; ``team`` is null for usage without a team. A sender
+whose team is that of the topic has a row for each team.
+"""
 
 ROLLUP_DAY: Final = StructType([StructField("date", DateType()), *TOTALS.fields])
 """The table ``rollup_day``."""
@@ -185,7 +188,28 @@ CHARGEBACK: Final = _columns(
 A null ``cluster`` stands for all clusters.
 
 ``used`` is exact, in ``unit``; ``quantity`` is the same in the unit of the ``price`` (``per``). They are null in the
-lines ``discount``, ``minimum`` and ``total``; ``total`` is the sum of the lines before it.
+lines of shared costs, ``discount``, ``minimum`` and ``total``; ``total`` is the sum of the lines before it.
+"""
+
+BUDGETS: Final = _columns(
+    month=DateType(),
+    cluster=_TEXT,
+    team=_TEXT,
+    budget=AMOUNT,
+    spent=AMOUNT,
+    share=_DOUBLE,
+    forecast=AMOUNT,
+    state=_INT,
+    currency=_TEXT,
+    checked=TimestampType(),
+    delivered=_INT,
+)
+"""The table ``budgets``: what a team has spent of its budget of a ``month``, given by its first day, when it was
+``checked``. A null ``cluster`` stands for all clusters.
+
+``share`` is ``spent`` divided by ``budget``; ``forecast`` is what is spent at the end of the month if usage goes on.
+``state`` is the highest percentage with an alert that was reached, ``delivered`` the highest one whose alert a webhook
+has received; null: none.
 """
 
 RECOMMENDATIONS: Final = _columns(

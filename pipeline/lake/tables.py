@@ -7,6 +7,7 @@
     rollup_hour      date             usage by hour
     rollup_day       date             usage by day
     chargeback       period, date     bills, by day or month
+    budgets          month            what teams have spent of their budgets
     recommendations                   recommended quotas
     backtest                          the effect of recommended quotas on later usage
     what_if                           the effect of quotas on recorded usage
@@ -49,6 +50,7 @@ MADE_BY: Final = {
     "rollup_hour": "rollup",
     "rollup_day": "rollup",
     "chargeback": "rollup --prices",
+    "budgets": "budgets",
     "recommendations": "recommend",
     "backtest": "recommend --backtest-from",
     "what_if": "what-if",
@@ -374,9 +376,12 @@ class Draft(Lake):
         return self.version(table)
 
 
-def open_lake(job: str, options: SparkOptions, root: str) -> Lake:
-    """Start Spark for ``job`` and return an existing lake. Raises `PipelineError`, without Spark if there is none."""
-    if is_missing(root) or not exists(spark := start_session(job, options, root), root):
+def open_lake(job: str, options: SparkOptions, root: str, *, kafka: bool = False) -> Lake:
+    """Start Spark for ``job`` and return an existing lake. Raises `PipelineError`, without Spark if there is none.
+
+    With ``kafka``, Spark has its Kafka connector.
+    """
+    if is_missing(root) or not exists(spark := start_session(job, options, root, kafka=kafka), root):
         raise InputError(f"--lake {root} does not exist; headrace pipeline ingest creates it")
     return Lake(spark, root)
 

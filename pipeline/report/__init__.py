@@ -8,7 +8,7 @@
     usage           the sections on usage over time, and by user and client
     throttling      the section on throttling
     proposals       the sections on recommended quotas, their back-test, costs and anomalies
-    bills           the section on bills
+    bills           the sections on bills and budgets
     quality         the section on the quality of the data
 
 For a missing table, the report names the job that writes it. The file is small whatever the size of the tables: plots
@@ -42,6 +42,7 @@ SECTIONS: Final = {
     "backtest": "Back-test of the recommended quotas",
     "what-if": "What-if: who would be throttled",
     "bills": "Bills",
+    "budgets": "Budgets",
     "costs": "Cost model of requests",
     "anomalies": "Anomalies",
     "quality": "Data quality",
@@ -135,6 +136,7 @@ _MADE_BY_JOBS: Final[Mapping[str, tuple[str, Callable[[DataFrame], Content], str
     "backtest": ("backtest", proposals.backtest, ""),
     "what_if": ("what-if", throttling.what_if, "hour"),
     "chargeback": ("bills", bills.bills, "date"),
+    "budgets": ("budgets", bills.budgets, "month"),
     "costs": ("costs", proposals.costs, ""),
     "anomalies": ("anomalies", proposals.anomalies, "start"),
 }

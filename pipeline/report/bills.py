@@ -1,5 +1,5 @@
-"""The section about bills, from the table ``chargeback``. Money is decimal; each sum is of one currency and kind of
-period.
+"""The sections about bills and budgets, from the tables ``chargeback`` and ``budgets``. Money is decimal; each sum is
+of one currency and kind of period.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ TOTAL: Final = "total"
 MOST_KINDS: Final = 6
 """Maximum number of combinations of currency and kind of period."""
 MOST_ITEMS: Final = 100
-"""Maximum number of items shown; a price sheet has six, and a bill two more lines."""
+"""Maximum number of items shown; a price sheet has six prices and some shared costs, and a bill two more lines."""
 
 
 def bills(table: DataFrame) -> Content:
@@ -68,3 +68,46 @@ def _of_kind(table: DataFrame, period: str, currency: str) -> Iterator[Table]:
             for row in items.orderBy("line", "item", "per").limit(MOST_ITEMS).collect()
         ),
     )
+
+
+def budgets(table: DataFrame) -> Content:
+    """Return the section, from the table ``budgets``: its newest month."""
+    newest = table.agg(sf.max("month").alias("month")).collect()[0].month
+    if newest is None:
+        return Content(sentences=("The table budgets has no months that begin on these days.",))
+    of_month = table.where(sf.col("month") == sf.lit(newest))
+    found = of_month.agg(
+        sf.count("*").alias("budgets"),
+        sf.count("state").alias("alerts"),
+        sf.date_format(sf.max("checked"), "yyyy-MM-dd HH:mm").alias("checked"),
+    ).collect()[0]
+    rows = of_month.orderBy(sf.desc("share"), "team", "cluster").limit(sums.SHOWN).collect()
+    sentence = (
+        f"{newest:%Y-%m}, as of {found.checked} UTC: {words.some(found.alerts, 'alert')} for"
+        f" {words.some(found.budgets, 'budget')}. The forecast is for the end of the month, if usage goes on as so far."
+    )
+    budget_table = Table(
+        caption=f"Budgets of {newest:%Y-%m}: the largest shares, at most {sums.SHOWN}",
+        columns=(
+            Column(title="team"),
+            Column(title="cluster"),
+            *(Column(title=title, number=True) for title in ("budget", "spent", "forecast")),
+            Column(title="currency"),
+            Column(title="share spent", number=True),
+            Column(title="state", whole=True),
+        ),
+        rows=tuple(
+            (
+                words.name(row.team),
+                words.name(row.cluster, none="all"),
+                words.money(row.budget),
+                words.money(row.spent),
+                words.money(row.forecast),
+                words.name(row.currency),
+                words.share(row.share, 1),
+                "no alert" if row.state is None else f"alert at {row.state} %",
+            )
+            for row in rows
+        ),
+    )
+    return Content(sentences=(sentence,), parts=(budget_table,))

@@ -64,6 +64,8 @@ LONG_RUN: Final = {
         a_new_level_is_reported_once_and_known_by_then clients_with_a_name_each_are_examined_as_their_user
         a_storm_of_two_minutes_is_reported_by_the_default_rules a_window_that_is_not_over_is_not_examined
         the_table_is_rewritten_for_the_examined_days a_day_is_computed_again_only_if_its_usage_has_changed""",
+    "test_budgets": """months_stand_beside_each_other bills_that_do_not_fit_the_budgets_are_errors
+        bills_by_day_alone_are_an_error_and_a_month_without_bills_is_none""",
     "test_calibrate": """a_planted_model_is_recovered_within_five_percent a_base_below_nothing_is_left_out
         the_same_intervals_are_held_out_each_time a_price_below_nothing_is_left_out
         requests_of_one_size_scale_the_line_in_force a_worse_line_is_not_accepted
@@ -82,6 +84,7 @@ LONG_RUN: Final = {
         no_usage_is_no_error_and_leaves_what_is_there""",
     "test_rollup": """a_bill_by_month_is_one_for_both_days the_bill_as_csv the_largest_usage_is_billed_exactly
         a_run_that_is_repeated_changes_nothing_and_other_days_stay""",
+    "test_shared_costs": "days_have_parts_of_a_month",
     "test_what_if": """quotas_are_asked_about_in_one_cluster a_trace_without_quotas_throttles_no_one
         quotas_come_from_a_configuration_file_or_a_part_of_one
         waiting_senders_are_computed_as_if_from_the_beginning another_channel_of_the_same_bucket_is_not_muted

@@ -63,6 +63,11 @@ def test_wrong_usage_is_an_error(arguments: list[str], said: str) -> None:
     [
         ("anomalies --window 7", "--window 7: expected a divisor of the 1440 minutes of a day"),
         ("anomalies --from 2026-09-22 --to 2026-09-21", "--from 2026-09-22 is after --to 2026-09-21"),
+        ("budgets --budgets no.toml", "no.toml: cannot be read"),
+        ("budgets --budgets budgets.toml --prometheus no/b.prom", "--prometheus no/b.prom: the folder"),
+        ("budgets --budgets budgets.toml --webhook file:///x", "--webhook: expected an address that begins with http"),
+        ("budgets --budgets budgets.toml --webhook-token-file t", "--webhook-token-file is for the address --webhook"),
+        ("budgets --budgets budgets.toml --webhook http://h --webhook-token-file no", "no: cannot be read: no such"),
         ("calibrate", "expected --truth"),
         ("calibrate --truth t --against no.toml", "--against = 'no.toml': No such file"),
         ("calibrate --truth t --output no/costs.toml", "--output no/costs.toml: the folder"),
@@ -79,6 +84,10 @@ def test_wrong_usage_is_an_error(arguments: list[str], said: str) -> None:
         ("report --output no/report.html", "--output no/report.html: the folder"),
         ("rollup --output bill.csv", "--output is the file for the bills, which require --prices"),
         ("rollup --prices no.toml", "no.toml"),
+        ("rollup --teams-topic t", "--teams-topic t requires --bootstrap-servers"),
+        ("rollup --bootstrap-servers b", "--bootstrap-servers and --kafka are about a topic with teams: --teams-topic"),
+        ("rollup --teams-topic t --bootstrap-servers b --kafka novalue", "--kafka novalue: expected NAME=VALUE"),
+        ("rollup --teams prices.toml --teams-topic t --bootstrap-servers b", "two sources of teams; expected one"),
         ("rollup --prices prices.toml --output no/bill.csv", "--output no/bill.csv: the folder"),
         ("what-if --quotas no.toml", "no.toml"),
         ("what-if", "expected --lake and --quotas, or --trace and --output"),
@@ -98,6 +107,7 @@ def test_arguments_are_checked_before_spark_is_started(
     module = sys.modules[callback.__module__]
     for starting in (module, tables):
         monkeypatch.setattr(starting, "start_session", start_session, raising=False)
+    (tmp_path / "budgets.toml").write_text('currency = "EUR"\n[teams.a]\namount = 1\n', encoding="utf-8")
     (tmp_path / "x").mkdir()
     result = CliRunner().invoke(pipeline, [job, "--lake", "x", *options])
     assert result.exit_code in (1, 2), result.exception

@@ -15,6 +15,7 @@ from headrace.pipeline.errors import ConflictError, InputError
 from headrace.pipeline.jobs import run
 from headrace.pipeline.jobs.run import read_plan
 from headrace.pipeline.lake import schemas
+from headrace.pipeline.lake.session import SparkOptions
 from headrace.pipeline.lake.tables import Lake
 from tests.pipeline.records import NOON, record, write_lines
 
@@ -124,3 +125,19 @@ def test_a_job_that_can_be_run_again_says_so_by_its_status(monkeypatch: pytest.M
         "error": "another job works on the lake",
         "exit_status": 75,
     }
+
+
+def test_spark_has_its_kafka_connector_if_only_a_later_job_needs_it(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    started: list[tuple[str, SparkOptions, bool]] = []
+
+    def start_session(job: str, options: SparkOptions, *, kafka: bool = False) -> None:
+        started.append((job, options, kafka))
+        raise InputError("Spark is started")
+
+    monkeypatch.setattr("headrace.pipeline.lake.session.start_session", start_session)
+    rollup = '[rollup]\nteams-topic = "t"\nbootstrap-servers = "b:9092"\nconf = { a = 1 }\n'
+    result = run_plan(tmp_path, f'lake = "x"\n[ingest]\nfrom-files = "y"\n{rollup}')
+    assert result.exit_code == 1
+    assert started == [("run", SparkOptions(conf={"a": "1"}), True)], "and no job has run"

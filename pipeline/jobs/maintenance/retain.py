@@ -20,10 +20,10 @@ if TYPE_CHECKING:
     from headrace.pipeline.output import Result
 
 TABLES: Final = (
-    "usage", "marks", "quarantine", "rollup_hour", "rollup_day", "chargeback", "anomalies", "anomaly_windows",
-    "anomaly_sketches",
+    "usage", "marks", "quarantine", "rollup_hour", "rollup_day", "chargeback", "budgets", "anomalies",
+    "anomaly_windows", "anomaly_sketches",
 )  # fmt: skip
-"""The tables that have days."""
+"""The tables that have days, or months by their first day."""
 
 
 def _options(command: Callable[..., Result]) -> Callable[..., Result]:
@@ -50,7 +50,7 @@ def command(*, spark: SparkOptions, lake: str, days: dict[str, int]) -> Result:
     """
     tables = open_lake("retain", spark, lake)
     today = datetime.now(UTC).date()
-    old = {table: f"date < '{today - timedelta(days=number)}'" for table, number in days.items()}
+    old = {table: f"{_day_of(table)} < '{today - timedelta(days=number)}'" for table, number in days.items()}
     if "marks" in old:
         old["marks"] += f" AND kind <> '{Kind.END.value}'"
     removed = {table: _remove(tables, table, old[table]) for table in old.keys() - set(RELEASED)}
@@ -62,6 +62,10 @@ def command(*, spark: SparkOptions, lake: str, days: dict[str, int]) -> Result:
             tables.table(table).vacuum(VERSION_HOURS)
     report_progress(f"files that no version of the last {VERSION_HOURS // 24} days needs are removed")
     return {"rows_removed": removed}
+
+
+def _day_of(table: str) -> str:
+    return "month" if table == "budgets" else "date"
 
 
 def _remove(tables: Lake, table: str, condition: str) -> int:

@@ -155,6 +155,8 @@ def price_sheet(data: bytes) -> None:
             "minimum",
             "discount_percent",
             "\n[teams.t]\nminimum",
+            "\n[shared.s]\namount",
+            "split",
         )
         text = "\n".join(f"{choices.pick(names)} = {_value(choices)}" for _ in range(choices.byte() % 8)).encode()
     try:

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from headrace.pipeline.analysis.prices import ITEMS, MAX_FILE_BYTES, read_prices
+from headrace.pipeline.analysis.decimal_files import MAX_FILE_BYTES
+from headrace.pipeline.analysis.prices import ITEMS, MEASURES, Split, read_prices
 from headrace.pipeline.errors import InputError
 from headrace.pipeline.lake.schemas import TOTALS
 
@@ -48,7 +49,30 @@ def test_a_bill_has_the_lines_that_anybody_has_a_price_for(tmp_path: Path) -> No
 
 
 def test_every_item_is_a_column_of_the_rollups() -> None:
-    assert {item.column for item in ITEMS} <= set(TOTALS.names)
+    columns = {item.column for item in ITEMS}.union(*MEASURES.values())
+    assert columns <= set(TOTALS.names)
+
+
+def test_shared_costs(tmp_path: Path) -> None:
+    sheet = read_prices(
+        sheet_of(
+            tmp_path,
+            """
+            currency = "EUR"
+            [shared."on call"]
+            amount = 1_000.5
+            split = "thread_time"
+            [shared.licences]
+            amount = 0
+            split = "equal"
+            clusters = ["lkc-1", "lkc-2"]
+            """,
+        )
+    )
+    assert sheet.items() == []
+    assert list(sheet.shared) == ["on call", "licences"]
+    assert (sheet.shared["on call"].amount, sheet.shared["on call"].split) == (Decimal("1000.5"), Split.THREAD_TIME)
+    assert (sheet.shared["on call"].clusters, sheet.shared["licences"].clusters) == ((), ("lkc-1", "lkc-2"))
 
 
 @pytest.mark.parametrize(
@@ -81,6 +105,24 @@ def test_every_item_is_a_column_of_the_rollups() -> None:
         ),
         ('currency = "EUR"\nper_producer_id = 1\n[teams."(none)"]\nminimum = 5', 'teams."(none)": is reserved'),
         ('currency = "EUR"\nper_producer_id = 1\nteams = 5', "teams = 5: expected tables, each headed [teams.NAME]"),
+        ('currency = "EUR"\nshared = 5', "shared = 5: expected tables, each headed [shared.NAME]"),
+        ('currency = "EUR"\n[shared.x]\namount = 1', 'shared.x.split: required; expected "bytes", "requests",'),
+        (
+            'currency = "EUR"\n[shared.x]\namount = 1\nsplit = "byte"',
+            ':4: shared.x.split = "byte": expected "bytes", "requests", "thread_time" or "equal"; did you mean "bytes',
+        ),
+        (
+            'currency = "EUR"\n[shared.x]\namount = 1_000_000_000_000\nsplit = "equal"',
+            "shared.x.amount = 1000000000000: expected a number from 0 to 999,999,999,999 with at most 6 decimals",
+        ),
+        (
+            'currency = "EUR"\n[shared.x]\namount = 0.005\nsplit = "equal"',
+            "shared.x.amount = 0.005: more decimals than amounts have (decimals = 2)",
+        ),
+        (
+            'currency = "EUR"\n[shared.x]\namount = 1\nsplit = "equal"\nclusters = []',
+            "shared.x.clusters = []: expected a list of cluster ids",
+        ),
         ("currency =", "prices.toml:1:11: not valid TOML: invalid value, at the end of the file"),
         ("#" * (MAX_FILE_BYTES + 1), "longer than 1048576 bytes, the maximum for a price sheet"),
     ],

@@ -12,11 +12,9 @@ import pytest
 from click.testing import CliRunner
 
 from headrace.pipeline.analysis.prices import NO_TEAM, UNATTRIBUTED, PriceSheet, TeamTerms
-from headrace.pipeline.analysis.rollup import Period, bill, by_day, by_hour, read_teams
+from headrace.pipeline.analysis.rollup import Period, bill, by_day, by_hour
 from headrace.pipeline.cli import pipeline
-from headrace.pipeline.errors import InputError
 from headrace.pipeline.lake import schemas
-from headrace.pipeline.lake.stores import read_text
 from headrace.pipeline.lake.tables import Lake
 from tests.pipeline.records import NOON, record, usage
 
@@ -47,8 +45,13 @@ RECORDS = [
 BYTES = sum(each["request_bytes"] + each["response_bytes"] for each in RECORDS)
 
 
-def teams(spark: SparkSession, *rows: tuple[str | None, str | None, str]) -> DataFrame:
-    return spark.createDataFrame(list(rows), schemas.TEAMS)
+def teams(
+    spark: SparkSession, *rows: tuple[str | None, str | None, str], topics: dict[str, str] | None = None
+) -> DataFrame:
+    """Return the teams of senders, and those of topics by their names."""
+    lines = [(user, client_id, None, team) for user, client_id, team in rows]
+    lines += [(None, None, topic, team) for topic, team in (topics or {}).items()]
+    return spark.createDataFrame(lines, schemas.TEAMS)
 
 
 def rows_of(frame: DataFrame, *columns: str) -> list[tuple[Any, ...]]:
@@ -153,51 +156,38 @@ def test_both_names_win_over_the_user_and_the_user_over_the_client_id(spark: Spa
     ]
 
 
-def test_a_teams_file(spark: SparkSession) -> None:
-    text = '\ufeffuser,client_id,team\r\nalice,,payments\r\n,"a, b",search\n\nbob,app-1, search \nbob,app-1,search\n'
-    rows = read_teams(text, "teams.csv")
-    assert rows == [("alice", None, "payments"), (None, "a, b", "search"), ("bob", "app-1", "search")]
-    assert teams(spark, *rows).count() == 3
-
-
-def test_a_teams_file_that_is_not_csv_is_an_error(spark: SparkSession, tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r"nowhere\.csv does not exist"):
-        read_text(spark, str(tmp_path / "nowhere.csv"))
-    with pytest.raises(InputError, match=r" is a folder; expected a file"):
-        read_text(spark, str(tmp_path))
-    (tmp_path / "teams.csv").write_bytes("user,client_id,team\nBjörn,,x\n".encode("latin-1"))
-    with pytest.raises(InputError, match=r"teams\.csv is not UTF-8"):
-        read_text(spark, str(tmp_path / "teams.csv"))
-
-
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        ("", "teams.csv:1: expected the columns user,client_id,team; got nothing"),
-        ("user,team\nalice,payments\n", "teams.csv:1: expected the columns user,client_id,team; got user,team"),
-        ("user,client_id,team\nalice,payments\n", "teams.csv:2: 2 columns; expected 3: user,client_id,team"),
-        ("user,client_id,team\nalice,,\n", "teams.csv:2: no team"),
-        (
-            "user,client_id,team\n,,payments\n",
-            "teams.csv:2: team payments without user and client_id; expected a user, a client_id or both",
+def test_usage_without_a_team_of_its_sender_is_that_of_the_topics_owners(spark: SparkSession) -> None:
+    topics = {"orders": "shop", "clicks": "web", "views": "web"}
+    named = {"client_id": "app-1", "response_bytes": 0}
+    found = by_hour(
+        usage(
+            spark,
+            [
+                record(topic="orders", request_bytes=1, **named),
+                record(topic="clicks", request_bytes=20, **named),
+                record(NOON + 1, topic="views", request_bytes=300, api_key=1, **named),
+                record(topic="logs", request_bytes=4000, **named),
+                record(topic=None, request_bytes=50_000, requests=7, **named),
+                record(user="bob", topic="orders", request_bytes=600_000, **named),
+                record(user="carol", client_id="app-2", topic="orders", request_bytes=7_000_000, response_bytes=0),
+                record(user=None, client_id=None, request_bytes=80_000_000, response_bytes=0),
+            ],
         ),
-        ("user,client_id,team\na,,x\na,,y\n", "teams.csv:3: team y, but line 2 gives the same sender team x"),
-        ("user,client_id,team\na,,(none)\n", "teams.csv:2: team (none): this name is reserved"),
-        ('user,client_id,team\n"a"b,,x\n', "teams.csv:2: not CSV: "),
-    ],
-)
-def test_a_wrong_teams_file_is_an_error_with_its_line(text: str, expected: str) -> None:
-    with pytest.raises(InputError) as error:
-        read_teams(text, "teams.csv")
-    assert expected in str(error.value)
-
-
-def test_of_many_wrong_lines_the_first_are_listed() -> None:
-    with pytest.raises(InputError) as error:
-        read_teams("user,client_id,team\n" + "a,,\n" * 25, "teams.csv")
-    lines = str(error.value).splitlines()
-    assert len(lines) == 21
-    assert lines[-1] == "teams.csv: and 5 more"
+        teams(spark, ("bob", None, "bob's"), (None, "app-2", "app"), topics=topics),
+    )
+    assert found.schema == schemas.ROLLUP_HOUR
+    assert rows_of(found, "user", "client_id", "team", "request_bytes", "produced_bytes", "records") == sorted(
+        [
+            ("alice", "app-1", "shop", 1, 1, 1),
+            ("alice", "app-1", "web", 320, 20, 2),
+            ("alice", "app-1", None, 54_000, 54_000, 2),
+            ("bob", "app-1", "bob's", 600_000, 600_000, 1),
+            ("carol", "app-2", "app", 7_000_000, 7_000_000, 1),
+            (None, None, None, 80_000_000, 80_000_000, 1),
+        ],
+        key=repr,
+    )
+    assert rows_of(by_day(found).where("user = 'alice'"), "team", "requests") == [("shop", 1), ("web", 2), (None, 8)]
 
 
 # --- bills ------------------------------------------------------------------------------------------------------------

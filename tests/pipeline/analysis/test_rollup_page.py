@@ -12,10 +12,10 @@ import pytest
 from click.testing import CliRunner
 
 from headrace.config.loading import load_quotas
-from headrace.pipeline.analysis.prices import ITEMS, read_prices
+from headrace.pipeline.analysis.prices import ITEMS, Split, read_prices
 from headrace.pipeline.analysis.recommend import rules as numbers
 from headrace.pipeline.analysis.recommend.rules import DEFAULT_LEAST, Rules
-from headrace.pipeline.analysis.rollup import read_teams
+from headrace.pipeline.analysis.teams import read_teams
 from headrace.pipeline.cli import pipeline
 from headrace.pipeline.lake import schemas
 from headrace.pipeline.lake.tables import Lake
@@ -39,7 +39,7 @@ def columns(first: str) -> set[str]:
 
 
 @pytest.mark.parametrize(
-    "line", [line for block in blocks("sh")[:3] for line in block.replace("\\\n", "").splitlines()]
+    "line", [line for block in blocks("sh")[:4] for line in block.replace("\\\n", "").splitlines()]
 )
 def test_the_commands_have_options_that_there_are(line: str) -> None:
     _, _, job, *options = shlex.split(line)
@@ -56,7 +56,7 @@ def test_the_tables_columns_are_all_there() -> None:
 
 
 def test_the_teams_file_is_taken() -> None:
-    assert len(read_teams(blocks("csv")[0], "teams.csv")) == 3
+    assert len(read_teams(blocks("csv")[0], "teams.csv")) == 4
 
 
 def test_the_price_sheet_is_taken_and_has_all_prices(tmp_path: Path) -> None:
@@ -64,6 +64,7 @@ def test_the_price_sheet_is_taken_and_has_all_prices(tmp_path: Path) -> None:
     sheet = read_prices(str(tmp_path / "prices.toml"))
     assert set(sheet.prices()) == {item.key for item in ITEMS}
     assert set(sheet.teams) == {"payments", "search"}
+    assert {f'`"{split}"`' for split in Split} <= set(PAGE.split())
 
 
 @pytest.mark.exhaustive
@@ -86,7 +87,7 @@ def test_the_quotas_are_what_comes_out(spark: SparkSession, tmp_path: Path) -> N
     result = CliRunner().invoke(pipeline, ["recommend", "--lake", str(tmp_path), "--no-default", *arguments])
     assert result.exit_code == 0, result.output
     assert blocks("toml")[1] in toml.read_text(encoding="utf-8")
-    assert blocks("sh")[3] in commands.read_text(encoding="utf-8")
+    assert blocks("sh")[4] in commands.read_text(encoding="utf-8")
     assert len(load_quotas(toml)[0]) == 1
 
 

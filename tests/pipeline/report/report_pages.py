@@ -72,6 +72,12 @@ def bill(team: str, gib: int) -> list[dict[str, Any]]:
     return [{**head, "line": 1, "item": "produced", **used}, {**head, "line": 2, "item": "total"}]
 
 
+def budget(team: str, spent: int, state: int | None, month: int = 9, cluster: str | None = None) -> dict[str, Any]:
+    amounts = {"budget": Decimal(50), "spent": Decimal(spent), "share": spent / 50, "forecast": Decimal(2 * spent)}
+    head = {"month": dt.date(2026, month, 1), "team": team, "cluster": cluster, "state": state, "currency": "EUR"}
+    return {**head, **amounts, "checked": ONE_O_CLOCK}
+
+
 def tables_of(spark: SparkSession) -> dict[str, DataFrame]:
     """Return every table with some rows."""
     lost = {"records": 7, "requests": 30, "request_bytes": 4096, "response_bytes": 0, "reason": "no room for 12 s"}
@@ -120,6 +126,13 @@ def tables_of(spark: SparkSession) -> dict[str, DataFrame]:
         "backtest": table(spark, schemas.BACKTEST, tested(SCRIPT, throttled_seconds=6), tested("bob")),
         "what_if": table(spark, schemas.WHAT_IF, answer(SCRIPT, **held), answer("bob")),
         "chargeback": table(spark, schemas.CHARGEBACK, *bill("<b>payments</b>", 3), *bill("search", 1)),
+        "budgets": table(
+            spark,
+            schemas.BUDGETS,
+            budget("search", 5, None, cluster="cluster-1"),
+            budget("<b>payments</b>", 45, 80),
+            budget("payments", 50, 100, month=8),
+        ),
         "costs": table(
             spark,
             schemas.COSTS,

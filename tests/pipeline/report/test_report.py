@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
-BY = {"usage": ("date", "hour"), "chargeback": ("period", "date")}
+BY = {"usage": ("date", "hour"), "chargeback": ("period", "date"), "budgets": ("month",)}
 """The columns by which tables are partitioned here."""
 
 
@@ -206,6 +206,15 @@ def test_data_quality(read: Read) -> None:
     assert read.row("quality", "no kind") == ["1", "2026-09-21 13:00:00"]
 
 
+def test_budgets_of_the_newest_month_with_the_largest_share_first(read: Read) -> None:
+    assert "2026-09, as of 2026-09-21 13:00 UTC: 1 alert for 2 budgets." in read.text("budgets")
+    (rows,) = read.tables["budgets"]
+    assert rows[1:] == [
+        ["<b>payments</b>", "all", "50.00", "45.00", "90.00", "EUR", "90.0 %", "alert at 80 %"],
+        ["search", "cluster-1", "50.00", "5.00", "10.00", "EUR", "10.0 %", "no alert"],
+    ]
+
+
 def test_others_are_summed_so_that_all_is_all(spark: SparkSession) -> None:
     records = [
         record(user=f"user-{each:02}", requests=each, request_bytes=10 * each, response_bytes=0, thread_ms=0.0)
@@ -227,7 +236,7 @@ def test_without_tables_the_report_names_the_jobs_that_write_them() -> None:
     for anchor, table in {
         "glance": "usage", "used": "usage", "senders": "usage", "throttling": "usage", "what-if": "what_if",
         "recommendations": "recommendations", "backtest": "backtest", "bills": "chargeback", "costs": "costs",
-        "anomalies": "anomalies",
+        "anomalies": "anomalies", "budgets": "budgets",
     }.items():  # fmt: skip
         sentence = f"There is no table {table} yet: headrace pipeline {MADE_BY[table]} creates it."
         assert sentence in read.texts[anchor]
@@ -243,6 +252,7 @@ def test_empty_tables_say_so(spark: SparkSession) -> None:
     assert "The recommended quotas were not applied to the usage of other days." in read.texts["backtest"]
     assert "The table costs is empty." in read.texts["costs"]
     assert "The table chargeback has no bills" in read.text("bills")
+    assert "The table budgets has no months" in read.text("budgets")
     assert "no usage would be charged" in read.text("what-if")
     assert "No usage was unlike an entity's own past." in read.texts["anomalies"]
     assert "No lines are in quarantine." in read.texts["quality"]

@@ -1,0 +1,143 @@
+"""The command ``headrace pipeline budgets``."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from headrace.pipeline.cli import LAKE, job_options
+from headrace.pipeline.errors import InputError, OutputError
+from headrace.pipeline.finops.budget_files import read_budgets
+from headrace.pipeline.finops.spending import Spending, bills_of, progress_of, spending
+from headrace.pipeline.finops.textfile import metrics
+from headrace.pipeline.finops.webhook import check_webhook, post
+from headrace.pipeline.lake import schemas
+from headrace.pipeline.lake.tables import Lake, open_lake
+from headrace.pipeline.output import as_json, check_output, report_progress, report_result, write_file
+from headrace.quota_callbacks.options import read_secret
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from datetime import date
+    from decimal import Decimal
+
+    from headrace.pipeline.lake.session import SparkOptions
+    from headrace.pipeline.output import Result
+
+TABLE = "budgets"
+
+
+@click.command()
+@LAKE
+@click.option(
+    "--budgets", "path", required=True, metavar="FILE", type=click.Path(dir_okay=False), help="Budgets of teams (TOML)."
+)
+@click.option(
+    "--month",
+    type=click.DateTime(["%Y-%m"]),
+    metavar="MONTH",
+    help="The month, such as 2026-11.  [default: the present one, UTC]",
+)
+@click.option(
+    "--prometheus", metavar="FILE", help="Text file for node_exporter's textfile collector; its name ends with .prom."
+)
+@click.option("--webhook", metavar="URL", help="Address to which alerts are posted as JSON, each once.")
+@click.option("--webhook-token-file", "token_file", metavar="FILE", help="File with a bearer token for the webhook.")
+@job_options
+def command(
+    *,
+    spark: SparkOptions,
+    lake: str,
+    path: str,
+    month: datetime | None,
+    prometheus: str | None,
+    webhook: str | None,
+    token_file: str | None,
+) -> Result:
+    """Compare the bills of a month with budgets; report the teams over an alert, and to a webhook the new alerts.
+
+    The table budgets has what each team has spent, a forecast to the end of the month, and which alerts were delivered:
+    those that were not are sent by the next run.
+    """
+    if token_file is not None and webhook is None:
+        raise click.UsageError("--webhook-token-file is for the address --webhook")
+    check_output("--prometheus", prometheus)
+    token = _token(token_file)
+    if webhook is not None:
+        check_webhook(webhook, token)
+    budgets = read_budgets(path)
+    there = open_lake("budgets", spark, lake)
+    checked = datetime.now(UTC).replace(microsecond=0)
+    first = (checked if month is None else month).date().replace(day=1)
+    bills = bills_of(there.read("chargeback", schemas.CHARGEBACK), first, budgets, path)
+    days = there.read_or_empty("rollup_day", schemas.ROLLUP_DAY)
+    hours = there.read_or_empty("rollup_hour", schemas.ROLLUP_HOUR)
+    progress = progress_of(days, hours, first, checked.date())
+    delivered = _delivered(there, first)
+    rows = list(spending(bills, budgets, progress, month=first, checked=checked, delivered=delivered))
+    _write(there, rows)
+    if prometheus is not None:
+        write_file(there.spark, prometheus, metrics(rows))
+    alerts = [row for row in rows if row.state is not None]
+    _report(rows, alerts, first)
+    new = [row for row in alerts if row.is_new] if webhook is not None else []
+    if webhook is not None and new:
+        _deliver(webhook, token, new)
+        _write(there, [row._replace(delivered=row.state) if row in new else row for row in rows])
+    return {
+        "month": f"{first:%Y-%m}",
+        "teams": [_row(row) for row in rows],
+        "alerts": len(alerts),
+        "delivered": len(new),
+    }
+
+
+def _token(path: str | None) -> str | None:
+    if path is None:
+        return None
+    try:
+        return read_secret(path)
+    except ValueError as error:
+        raise InputError(f"--webhook-token-file {path}: {error}") from error
+
+
+def _delivered(lake: Lake, month: date) -> dict[tuple[str, str | None, Decimal], int]:
+    """Return the highest percentage whose alert was delivered in this month, by team, cluster and budget."""
+    rows = lake.read_or_empty(TABLE, schemas.BUDGETS).where(f"month = '{month}' AND delivered IS NOT NULL").collect()
+    return {(row.team, row.cluster, row.budget): row.delivered for row in rows}
+
+
+def _write(lake: Lake, rows: Sequence[Spending]) -> None:
+    frame = lake.spark.createDataFrame(rows, schemas.BUDGETS)
+    lake.replace(TABLE, frame.coalesce(1), "month")
+
+
+def _report(rows: Sequence[Spending], alerts: Sequence[Spending], month: date) -> None:
+    report_progress(f"{len(rows):,} budgets of {month:%Y-%m}, {len(alerts):,} of them with an alert")
+    for row in sorted(alerts, key=lambda each: -each.share):
+        where = "" if row.cluster is None else f" (cluster {row.cluster})"
+        report_result(
+            f"{row.team}{where}: {row.spent:,.2f} of {row.budget:,.2f} {row.currency} ({100 * row.share:.0f} %) are"
+            f" spent, the alert is at {row.state} %; {row.forecast:,.2f} {row.currency} at the end of the month"
+        )
+
+
+def _deliver(webhook: str, token: str | None, new: Sequence[Spending]) -> None:
+    """Send the alerts. Raises `OutputError`."""
+    document: dict[str, Any] = {
+        "month": f"{new[0].month:%Y-%m}",
+        "checked": new[0].checked,
+        "alerts": [{"id": row.alert, "percent": row.state, **_row(row)} for row in new],
+    }
+    try:
+        post(webhook, as_json(document), token)
+    except OutputError as error:
+        raise OutputError(f"{error}; {len(new):,} alerts were not delivered, the next run sends them") from error
+    report_progress(f"{len(new):,} alerts were delivered")
+
+
+def _row(row: Spending) -> dict[str, Any]:
+    names = ("team", "cluster", "budget", "spent", "share", "forecast", "state", "currency")
+    return {name: getattr(row, name) for name in names}
