@@ -6,19 +6,14 @@ import datetime as dt
 from decimal import Decimal
 from typing import TYPE_CHECKING
 
-import pytest
-
+from examples import bi_with_duckdb
 from headrace.pipeline.lake import schemas
 from tests.pipeline.finops.billing import SEPTEMBER, lines, table, write_bills
 
 if TYPE_CHECKING:
+    import pytest
+
     from headrace.pipeline.lake.tables import Lake
-
-REASON = "the package {} is not installed: it is a requirement of this example alone"
-for package in ("deltalake", "duckdb"):
-    pytest.importorskip(package, reason=REASON.format(package))
-
-from examples import bi_with_duckdb  # noqa: E402 -- it needs the packages
 
 
 def test_the_views_are_those_of_the_newest_release(lake: Lake, capsys: pytest.CaptureFixture[str]) -> None:
