@@ -81,4 +81,4 @@ def test_the_table_is_never_of_other_quotas(lake: Lake, days: tuple[str, ...], w
     result = run(lake, "--cluster", "cluster-1", *days)
     assert f"the table backtest has no rows of this cluster: {why}" in result.output
     assert lake.read("backtest", schemas.BACKTEST).count() == 0
-    assert lake.read("recommendations", schemas.RECOMMENDATIONS).count() > 0
+    assert lake.read_of_cluster("recommendations", schemas.RECOMMENDATIONS, "cluster-1").count() > 0

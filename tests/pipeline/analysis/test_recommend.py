@@ -459,7 +459,7 @@ def test_the_command_writes_the_table_and_the_files(lake: Lake, tmp_path: Path) 
     assert "producer_byte_rate: 2 quotas of entities are 4400000 in all, 73.3% of the capacity" in result.output
     assert "1 entities were active for less than 60 s, and have no quota of their own" in result.output
     assert "producer_byte_rate = 1500000 of user=small user: 99 % of 60 active seconds are at 1.1 MB/s" in result.output
-    assert lake.read("recommendations", schemas.RECOMMENDATIONS).count() == 3
+    assert lake.read_of_cluster("recommendations", schemas.RECOMMENDATIONS, "cluster-1").count() == 3
     assert quotas_in(toml) == {"user=<default>": 1_600_000, "user=large": 2_900_000, "user=small user": 1_500_000}
     assert "\n# 99 % of 60 active seconds are at 1.1 MB/s or less, over 11 s; x 1.3 headroom\n" in toml.read_text()
     head = "kafka-configs --bootstrap-server broker:9092 --alter --entity-type users"
@@ -498,7 +498,7 @@ def test_options_reach_the_rules(lake: Lake, tmp_path: Path) -> None:
         " x 3 headroom; raised to 3.4 MB/s, the minimum for this key" in result.output
     )
     assert "elsewhere" not in result.output
-    rows = lake.read("recommendations", schemas.RECOMMENDATIONS).orderBy("user").collect()
+    rows = lake.read_of_cluster("recommendations", schemas.RECOMMENDATIONS, "cluster-1").orderBy("user").collect()
     assert [(row.user, row.present_quota) for row in rows] == [("large", 2.0**20), ("small user", None)]
 
 
@@ -525,7 +525,7 @@ def test_no_usage_is_no_error_and_leaves_what_is_there(
     result = run(lake.root, *FIRST, *days, "--toml", str(tmp_path / "quotas.toml"))
     assert result.exit_code == 0, result.output
     assert "no quotas are recommended, and nothing was written" in result.output
-    assert lake.read("recommendations", schemas.RECOMMENDATIONS).count() == 2
+    assert lake.read_of_cluster("recommendations", schemas.RECOMMENDATIONS, "cluster-1").count() == 2
     assert not (tmp_path / "quotas.toml").exists()
 
 
