@@ -113,7 +113,7 @@ def test_all_options_are_checked_before_the_first_job_runs(
 
 
 def test_a_job_that_can_be_run_again_says_so_by_its_status(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    def open_lake(*_: object) -> Lake:
+    def open_lake(*_: object, **__: object) -> Lake:
         raise ConflictError("another job works on the lake")
 
     monkeypatch.setattr("headrace.pipeline.jobs.rollup.open_lake", open_lake)

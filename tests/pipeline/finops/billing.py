@@ -18,9 +18,12 @@ SEPTEMBER = dt.date(2026, 9, 1)
 
 
 def lines(team: str, *items: tuple[str, str], cluster: str | None = "c1", **more: Any) -> list[dict[str, Any]]:
-    """Return a bill by month with these items and amounts, and their total."""
+    """Return a bill by month with these items and amounts, and their total; a GiB that is produced costs 1."""
     head = {"period": "month", "date": SEPTEMBER, "cluster": cluster, "team": team, "currency": "EUR", **more}
     found = [{**head, "line": n, "item": item, "amount": Decimal(amount)} for n, (item, amount) in enumerate(items, 1)]
+    for line in found:
+        if line["item"] == "produced":
+            line |= {"used": line["amount"] * 2**30, "quantity": line["amount"], "price": Decimal(1)}
     total = sum((each["amount"] for each in found), Decimal(0))
     return [*found, {**head, "line": len(found) + 1, "item": "total", "amount": total}]
 
