@@ -4,7 +4,7 @@ The op's output is the result, and its metadata has the numbers of each job. A r
 tables is repeated; one that would fail again fails at once.
 """
 
-from __future__ import annotations
+# Dagster reads annotations at run time, so they are not postponed here.
 
 from typing import Any
 

@@ -28,13 +28,13 @@ from examples.orchestration.airflow_operator import HeadracePipelineOperator, da
 
 assert [task.task_id for task in dag.tasks] == ["run"] and dag.tasks[0].retries == 5
 plan, broken, *command = sys.argv[1:]
-print(json.dumps(HeadracePipelineOperator(task_id="x", plan=plan, command=command).execute({})))
+print("result", json.dumps(HeadracePipelineOperator(task_id="x", plan=plan, command=command).execute({})))
 for given, raised in (((broken, command), AirflowFailException), ((plan, ["sh", "-c", "exit 75"]), AirflowException)):
     try:
         HeadracePipelineOperator(task_id="y", plan=given[0], command=given[1]).execute({})
     except AirflowException as error:
         assert type(error) is raised, error
-        print(error)
+        print("failure", error)
     else:
         raise AssertionError(given)
 """
@@ -52,13 +52,13 @@ def run(plan, command):
 
 done = run(plan, command)
 assert done.success
-print(json.dumps(done.output_for_node("run_pipeline")))
+print("result", json.dumps(done.output_for_node("run_pipeline")))
 failed = run(broken, command)
 (event,) = [event for event in failed.all_events if event.event_type_value == "STEP_FAILURE"]
-print(event.step_failure_data.error.message)
+print("failure", event.step_failure_data.error.message)
 again = run(plan, ["sh", "-c", "exit 75"])
 assert not again.success
-print(len([event for event in again.all_events if event.event_type_value == "STEP_UP_FOR_RETRY"]), "retries")
+print("failure", len([event for event in again.all_events if event.event_type_value == "STEP_UP_FOR_RETRY"]), "retries")
 """
 
 
@@ -78,7 +78,8 @@ def test_a_scheduler_runs_a_plan_and_knows_what_to_repeat(tmp_path: Path, packag
     plan, broken = tmp_path / "plan.toml", tmp_path / "broken.toml"
     plan.write_text(f'lake = "{tmp_path}/lake"\n[ingest]\nfrom-files = "{tmp_path}/in"\n[rollup]\n', encoding="utf-8")
     broken.write_text(f'lake = "{tmp_path}/nowhere"\n[rollup]\n', encoding="utf-8")
-    result, refused, last = run([str(python), "-c", script, str(plan), str(broken), str(HEADRACE)]).splitlines()[-3:]
+    found = run([str(python), "-c", script, str(plan), str(broken), str(HEADRACE)])
+    result, refused, last = re.findall(r"^(?:result|failure) (.*)", found, re.MULTILINE)
     ingest, rollup = json.loads(result)["jobs"]
     assert (ingest["records"], rollup["days"]) == (5, ["2026-09-21"])
     assert "rollup: --lake" in refused

@@ -11,6 +11,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+import pyspark
 import pytest
 from click.testing import CliRunner
 
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 
 BIN = Path(sys.executable).parent
 PYTHON: Final = Path(sys.base_prefix) / "bin" / f"python{sys.version_info.major}.{sys.version_info.minor}"
+SPARK_HOME: Final = str(Path(pyspark.__file__).parent)
 LIBRARIES: Final = sysconfig.get_paths()["purelib"]
 """As an entry of PYTHONPATH, this folder has the libraries, and not the project, which is installed by a .pth file."""
 
@@ -50,7 +52,8 @@ def spark_class(folder: Path, name: str, *arguments: str) -> Iterator[Path]:
     """Run a class of Spark as a process; yield the file of its log."""
     log = folder / f"{name.rpartition('.')[2]}.log"
     command = [str(BIN / "spark-class"), f"org.apache.spark.deploy.{name}", *arguments]
-    with log.open("ab") as output, subprocess.Popen(command, stderr=output, stdout=output) as process:
+    environment = os.environ | {"SPARK_HOME": SPARK_HOME}
+    with log.open("ab") as output, subprocess.Popen(command, env=environment, stderr=output, stdout=output) as process:
         try:
             yield log
         finally:
@@ -103,7 +106,7 @@ def test_the_jobs_run_on_executors_that_have_the_zip_alone(tmp_path: Path, maste
     command += [f"--conf={name}={value}" for name, value in settings.items()]
     command += [str(main_file), "run", str(tmp_path / "plan.toml"), "--json"]
     done = subprocess.run(
-        command, env=environment | {"PYTHONSAFEPATH": "1"}, cwd=tmp_path, capture_output=True, text=True, timeout=600,
+        command, env=environment | {"PYTHONSAFEPATH": "1", "SPARK_HOME": SPARK_HOME}, cwd=tmp_path, capture_output=True, text=True, timeout=600,
         check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
@@ -111,5 +114,4 @@ def test_the_jobs_run_on_executors_that_have_the_zip_alone(tmp_path: Path, maste
     assert jobs["ingest"]["records"] == jobs["rollup"]["records"] == 120
     assert jobs["recommend"]["entities"] == 3, "both users, and the default user"
     assert (jobs["what-if"]["buckets"] > 0, jobs["what-if"]["throttled_buckets"]) == (True, 0)
-    executors = {path.parent.name for path in tmp_path.glob("[12]/app-*/*/stdout")}
-    assert len(list(tmp_path.glob("[12]/app-*/*/stderr"))) == 2, executors
+    assert len(list(tmp_path.glob("[12]/app-*/*/stderr"))) == 2, "each worker has run an executor"
