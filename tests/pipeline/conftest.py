@@ -64,7 +64,10 @@ LONG_RUN: Final = {
         a_new_level_is_reported_once_and_known_by_then clients_with_a_name_each_are_examined_as_their_user
         a_storm_of_two_minutes_is_reported_by_the_default_rules a_window_that_is_not_over_is_not_examined
         the_table_is_rewritten_for_the_examined_days a_day_is_computed_again_only_if_its_usage_has_changed""",
-    "test_budgets": """months_stand_beside_each_other bills_that_do_not_fit_the_budgets_are_errors
+    "test_bi_example": "the_views_are_those_of_the_newest_release",
+    "test_budgets": """an_alert_is_delivered_once_and_a_further_one_when_it_is_reached
+        what_was_not_delivered_is_sent_by_the_next_run months_stand_beside_each_other
+        bills_that_do_not_fit_the_budgets_are_errors
         bills_by_day_alone_are_an_error_and_a_month_without_bills_is_none""",
     "test_calibrate": """a_planted_model_is_recovered_within_five_percent a_base_below_nothing_is_left_out
         the_same_intervals_are_held_out_each_time a_price_below_nothing_is_left_out
@@ -83,14 +86,18 @@ LONG_RUN: Final = {
         the_files_have_the_largest_and_say_what_they_lack options_reach_the_rules
         no_usage_is_no_error_and_leaves_what_is_there""",
     "test_rollup": """a_bill_by_month_is_one_for_both_days the_bill_as_csv the_largest_usage_is_billed_exactly
-        a_run_that_is_repeated_changes_nothing_and_other_days_stay""",
+        a_run_that_is_repeated_changes_nothing_and_other_days_stay
+        days_and_bills_of_unchanged_usage_are_left_as_they_are
+        clusters_have_bills_of_their_own_unless_one_is_asked_for""",
     "test_shared_costs": "days_have_parts_of_a_month",
-    "test_what_if": """quotas_are_asked_about_in_one_cluster a_trace_without_quotas_throttles_no_one
+    "test_what_if": """each_cluster_has_its_own_answer quotas_are_asked_about_in_one_cluster
+        a_trace_without_quotas_throttles_no_one
         quotas_come_from_a_configuration_file_or_a_part_of_one
         waiting_senders_are_computed_as_if_from_the_beginning another_channel_of_the_same_bucket_is_not_muted
         who_falls_behind_for_good_keeps_a_bounded_number_of_lots what_is_where_the_output_goes_stays
         no_usage_is_no_answer as_recorded_the_result_equals_that_of_replay
         times_that_go_back_are_found_wherever_the_trace_is_cut""",
+    "test_focus": "the_command_exports_bills_whose_sum_is_that_of_their_totals",
     "test_ingest": """a_file_is_taken_however_old_it_is gaps_losses_and_ends_are_counted_by_instance
         folders_below_are_taken_in an_hour_with_much_in_it_is_written_by_several
         a_lost_checkpoint_doubles_nothing a_batch_can_be_repeated a_table_without_a_newer_column_has_nulls_in_it

@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from click.testing import CliRunner
+from pyspark.sql import functions as sf
 
 from headrace.pipeline.analysis.prices import NO_TEAM, UNATTRIBUTED, PriceSheet, TeamTerms
-from headrace.pipeline.analysis.rollup import Period, bill, by_day, by_hour
+from headrace.pipeline.analysis.rollup import Period, bill, by_day, by_hour, changed_days
 from headrace.pipeline.cli import pipeline
 from headrace.pipeline.lake import schemas
 from headrace.pipeline.lake.tables import Lake
@@ -296,6 +297,25 @@ def test_the_largest_usage_is_billed_exactly(spark: SparkSession) -> None:
         .collect()
     )
     assert (row.used, row.quantity, row.amount) == (most, 2**32, Decimal("4294.967296"))
+
+
+def test_clusters_have_bills_of_their_own_or_one(spark: SparkSession) -> None:
+    of_both = [record(requests=number, cluster=f"cluster-{number}") for number in (1, 2)]
+    days = by_day(by_hour(usage(spark, of_both), teams(spark)))
+    sheet = PriceSheet(currency="EUR", per_million_requests=Decimal(1_000_000))
+    for across, expected in ((False, [("cluster-1", 1), ("cluster-2", 2)]), (True, [(None, 3)])):
+        lines = bill(days, sheet, Period.DAY, across_clusters=across)
+        assert rows_of(lines.where("item = 'total'"), "cluster", "amount") == expected
+
+
+def test_days_with_another_number_of_records_have_changed(spark: SparkSession) -> None:
+    days = by_day(by_hour(usage(spark, RECORDS), teams(spark)))
+    assert changed_days(usage(spark, RECORDS), days) == []
+    assert changed_days(usage(spark, [*RECORDS, record(NOON + DAY_S)]), days) == [TUESDAY]
+    assert changed_days(usage(spark, [*RECORDS, record(NOON - DAY_S)]), days) == [MONDAY - dt.timedelta(days=1)]
+    assert changed_days(usage(spark, []), days) == [], "its usage was removed since"
+    before = days.withColumn("records", sf.lit(None).cast("long"))
+    assert changed_days(usage(spark, RECORDS), before) == [MONDAY, TUESDAY], "of a version that did not count them"
 
 
 # --- the command ------------------------------------------------------------------------------------------------------
