@@ -130,14 +130,14 @@ def test_a_job_that_can_be_run_again_says_so_by_its_status(monkeypatch: pytest.M
 def test_spark_has_its_kafka_connector_if_only_a_later_job_needs_it(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    started: list[tuple[str, SparkOptions, bool]] = []
+    started: list[tuple[str, SparkOptions, str, bool]] = []
 
-    def start_session(job: str, options: SparkOptions, *, kafka: bool = False) -> None:
-        started.append((job, options, kafka))
+    def start_session(job: str, options: SparkOptions, lake: str, *, kafka: bool = False) -> None:
+        started.append((job, options, lake, kafka))
         raise InputError("Spark is started")
 
     monkeypatch.setattr("headrace.pipeline.lake.session.start_session", start_session)
     rollup = '[rollup]\nteams-topic = "t"\nbootstrap-servers = "b:9092"\nconf = { a = 1 }\n'
     result = run_plan(tmp_path, f'lake = "x"\n[ingest]\nfrom-files = "y"\n{rollup}')
     assert result.exit_code == 1
-    assert started == [("run", SparkOptions(conf={"a": "1"}), True)], "and no job has run"
+    assert started == [("run", SparkOptions(conf={"a": "1"}), "x", True)], "and no job has run"
