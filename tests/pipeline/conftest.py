@@ -89,6 +89,7 @@ LONG_RUN: Final = {
         a_run_that_is_repeated_changes_nothing_and_other_days_stay
         days_and_bills_of_unchanged_usage_are_left_as_they_are
         clusters_have_bills_of_their_own_unless_one_is_asked_for""",
+    "test_run": "the_jobs_of_a_plan_run_in_order_and_their_results_are_json",
     "test_shared_costs": "days_have_parts_of_a_month",
     "test_what_if": """each_cluster_has_its_own_answer quotas_are_asked_about_in_one_cluster
         a_trace_without_quotas_throttles_no_one
