@@ -1,7 +1,8 @@
 """Measures the throughput of ingest: ``python -m benchmarks.pipeline.ingesting --lake PATH``.
 
-Records of a lake of `generate` are written like the proxy's, as lines of JSON in completed files, and ingested into a
-new lake: first while it is empty, then again, when all of them are duplicates. Pinned to cores like `stage`.
+Records of a lake of `generate` are written like the proxy's, as lines of JSON or as Parquet in completed files, and
+ingested into a new lake: first while it is empty, then again, when all of them are duplicates. Pinned to cores like
+`stage`.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from time import perf_counter
 from typing import TYPE_CHECKING
 
 import click
+import psutil
 from pyspark.sql import functions as sf
 
 from benchmarks.pipeline.stage import session_on
@@ -27,33 +29,49 @@ if TYPE_CHECKING:
 FILES = 40
 
 
-def write_files(usage: DataFrame, folder: Path) -> None:
-    """Write files with the names of `headrace.plugins.usage_records.files`."""
+def write_files(usage: DataFrame, folder: Path, suffix: str) -> None:
+    """Write files with the names of `headrace.plugins.usage_records.folder`."""
     names = [name for name in schemas.RECORD.names if name in usage.columns]
-    record = sf.struct(sf.lit(SCHEMA_VERSION).alias("schema"), sf.lit(Kind.USAGE.value).alias("kind"), *names)
-    usage.repartition(FILES).select(sf.to_json(record)).write.mode("overwrite").text(str(folder))
+    records = usage.repartition(FILES).select(
+        sf.lit(SCHEMA_VERSION).alias("schema"), sf.lit(Kind.USAGE.value).alias("kind"), *names
+    )
+    if suffix == "parquet":
+        records.write.parquet(str(folder))
+    else:
+        records.select(sf.to_json(sf.struct("*"))).write.text(str(folder))
     for number, part in enumerate(sorted(folder.glob("part-*"))):
-        part.rename(folder / f"usage-{number}.jsonl")
+        part.rename(folder / f"usage-{number}.{suffix}")
+
+
+def cpu_s() -> float:
+    """Return the processor time of this process and of those that it has started, the JVM among them."""
+    own = psutil.Process()
+    times = [process.cpu_times() for process in (own, *own.children(recursive=True))]
+    return sum(each.user + each.system + each.children_user + each.children_system for each in times)
 
 
 @click.command()
 @click.option("--lake", required=True, metavar="PATH", help="Made by benchmarks.pipeline.generate.")
 @click.option("--records", type=click.IntRange(min=1), default=4_000_000, show_default=True)
+@click.option("--format", "suffix", type=click.Choice(["jsonl", "parquet"]), default="jsonl", show_default=True)
 @click.option("--cores", default="0,1", show_default=True, help="CPUs to run on, such as 0,1.")
 @click.option("--memory", default="2g", show_default=True, help="Of the JVM's heap.")
-def command(*, lake: str, records: int, cores: str, memory: str) -> None:
-    """Measure ingest from files, in records per second."""
+def command(*, lake: str, records: int, suffix: str, cores: str, memory: str) -> None:
+    """Measure ingest from files, in records per second, and per second of processor time of Java and Python."""
     session, count = session_on(cores, memory)
     with TemporaryDirectory() as name:
         lines = Path(name, "lines")
-        write_files(Lake(session, lake).read("usage", schemas.USAGE).limit(records), lines)
+        write_files(Lake(session, lake).read("usage", schemas.USAGE).limit(records), lines, suffix)
         for what in ("new", "duplicates"):
-            began = perf_counter()
+            began, before_s = perf_counter(), cpu_s()
             # a different spelling of the path has its own checkpoint, so all files are read again
             folder = lines if what == "new" else lines.rename(Path(name, "again"))
             outcome = Ingest(Lake(session, f"{name}/lake"), None, lambda _: None).run(FileSource(folder=str(folder)))
             seconds = perf_counter() - began
-            print(f"{what}: {outcome.summary()}; {outcome.lines / seconds:,.0f} lines a second on {count} core(s)")
+            print(
+                f"{what}: {outcome.summary()}; {outcome.lines / seconds:,.0f} records a second on {count} core(s),"
+                f" {outcome.lines / (cpu_s() - before_s):,.0f} a second of processor time"
+            )
 
 
 if __name__ == "__main__":

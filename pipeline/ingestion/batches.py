@@ -21,7 +21,8 @@ from headrace.pipeline.lake import schemas
 from headrace.quota_callbacks.records.usage_records import Kind
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Collection, Mapping
+    from datetime import date
 
     from pyspark.sql import Column, DataFrame
 
@@ -170,9 +171,13 @@ class Batch:
         """Return the keys that a table has in the hours of these lines and between their sequence numbers, or more."""
         frame = self._lake.read(table, _SCHEMAS[table])
         if len(self._places) <= MAX_HOURS:
-            is_usage = table == "usage"
-            places = {(row.date, row.hour if is_usage else None) for row in self._places if row.action == action}
-            frame = frame.where(functools.reduce(operator.or_, (_is_at(*place) for place in sorted(places))))
+            hours: dict[date, set[int]] = {}
+            for row in self._places:
+                if row.action == action:
+                    hours.setdefault(row.date, set()).add(row.hour)
+            of_usage = table == "usage"
+            days = (_is_at(day, hours[day] if of_usage else None) for day in sorted(hours))
+            frame = frame.where(functools.reduce(operator.or_, days))
         ranges = self._ranges.select(sf.col("instance").alias("of"), "first", "last")
         is_between = (sf.col("instance") == sf.col("of")) & sf.col("sequence").between(sf.col("first"), sf.col("last"))
         return frame.join(sf.broadcast(ranges), is_between).select(*_KEY)
@@ -238,9 +243,13 @@ def _without_repeats(valid: DataFrame) -> DataFrame:
     return valid.withColumn("number", number).where("number = 1").drop("number")
 
 
-def _is_at(date: object, hour: int | None) -> Column:
-    is_at = sf.col("date") == sf.lit(date)
-    return is_at if hour is None else is_at & (sf.col("hour") == hour)
+def _is_at(day: date, hours: Collection[int] | None) -> Column:
+    """Return whether a row is of these hours of a day; ``None`` means all hours.
+
+    By day, so that there are few terms: Spark cannot compile a filter of hundreds.
+    """
+    is_at = sf.col("date") == sf.lit(day)
+    return is_at if hours is None else is_at & sf.col("hour").isin(sorted(hours))
 
 
 def _kind_of_fault() -> Column:
