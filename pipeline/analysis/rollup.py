@@ -88,10 +88,28 @@ def changed_days(usage: DataFrame, days: DataFrame) -> list[date]:
     ``days`` are the rolled up days (`schemas.ROLLUP_DAY`). A day without usage has not changed: its usage may have been
     removed since.
     """
-    counted = usage.groupBy("date").agg(sf.count("*").alias("records"))
-    before = days.groupBy("date").agg(sf.sum("records").alias("rolled_up"))
-    differ = counted.join(before, "date", "left").where(~sf.col("records").eqNullSafe(sf.col("rolled_up")))
-    return sorted(row.date for row in differ.select("date").collect())
+    return _dates_that_differ(
+        usage.groupBy("date").agg(sf.count("*").alias("records")),
+        days.groupBy("date").agg(sf.sum("records").alias("before")),
+    )
+
+
+def changed_periods(days: DataFrame, bills: DataFrame, period: Period) -> list[date]:
+    """Return the first days of the periods whose bills are of another number of records, or that have none, in order.
+
+    ``days`` (`schemas.ROLLUP_DAY`) are rolled up, ``bills`` (`schemas.CHARGEBACK`) are those of this kind of period.
+    """
+    return _dates_that_differ(
+        days.groupBy(start_of(period).alias("date")).agg(sf.sum("records").alias("records")),
+        bills.where("item = 'total'").groupBy("date").agg(sf.sum("records").alias("before")),
+    )
+
+
+def _dates_that_differ(now: DataFrame, before: DataFrame) -> list[date]:
+    """Return the dates of ``now`` whose ``records`` are not those ``before``, or that were not there."""
+    both = now.join(before.withColumn("there", sf.lit(True)), "date", "left")
+    differ = sf.col("there").isNull() | ~sf.col("records").eqNullSafe(sf.col("before"))
+    return sorted(row.date for row in both.where(differ).select("date").collect())
 
 
 def with_teams(senders: DataFrame, teams: DataFrame) -> DataFrame:
@@ -158,9 +176,9 @@ def bill(days: DataFrame, sheet: PriceSheet, period: Period, *, across_clusters:
     )
     lines = [_item_line(number, item) for number, item in enumerate(items, 1)]
     named = {SHARED + name: column for name, column in shared.items()} | {end: end for end in ENDS}
-    lines += [
-        _line(number, item, sf.col(column)) for number, (item, column) in enumerate(named.items(), len(lines) + 1)
-    ]
+    for number, (item, column) in enumerate(named.items(), len(lines) + 1):
+        of_total = {"records": sf.col("records")} if item == "total" else {}
+        lines.append(_line(number, item, sf.col(column), **of_total))
     return (
         totals.select(sf.inline(sf.array(*lines)))
         .where(sf.col("amount").isNotNull() & (~sf.col("item").isin("discount", "minimum") | (sf.col("amount") != 0)))
@@ -179,7 +197,7 @@ def _by_team(days: DataFrame, period: Period, columns: Mapping[str, Column]) -> 
     team = sf.when(sf.col("user").isNull(), UNATTRIBUTED).otherwise(sf.coalesce("team", sf.lit(NO_TEAM))).alias("team")
     start = start_of(period).alias("date")
     sums = [sf.sum(each.cast(schemas.USED)).cast(schemas.USED).alias(name) for name, each in columns.items()]
-    return days.groupBy(start, "cluster", team).agg(sf.count("*").alias("rows"), *sums)
+    return days.groupBy(start, "cluster", team).agg(sf.sum("records").alias("records"), *sums)
 
 
 def _shared_costs(days: DataFrame, sheet: PriceSheet, period: Period, *, across_clusters: bool) -> DataFrame:

@@ -12,7 +12,7 @@ import click
 from pyspark.sql import functions as sf
 
 from headrace.pipeline.analysis.prices import read_prices
-from headrace.pipeline.analysis.rollup import Period, bill, by_day, by_hour, changed_days, start_of
+from headrace.pipeline.analysis.rollup import Period, bill, by_day, by_hour, changed_days, changed_periods, start_of
 from headrace.pipeline.analysis.teams import parse_messages, read_teams
 from headrace.pipeline.cli import LAKE, check_input, day_options, job_options, kafka_options, settings_of
 from headrace.pipeline.ingestion.sources import KafkaSource
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from datetime import date
 
-    from pyspark.sql import Column, DataFrame, Row, SparkSession
+    from pyspark.sql import DataFrame, Row, SparkSession
 
     from headrace.pipeline.analysis.prices import PriceSheet
     from headrace.pipeline.lake.session import SparkOptions
@@ -103,7 +103,7 @@ def command(
     bills = None if sheet is None else Bills(sheet, Period(per), across_clusters=across_clusters)
     with there.release() as tables:
         changed = _roll_up(tables, first, last, owners, again=again)
-        billed = [] if bills is None else bills.write(tables, first, last, changed, again=again)
+        billed = [] if bills is None else bills.write(tables, first, last, again=again)
     result: Result = {"days": changed}
     if changed:
         result |= _report_days(there, changed)
@@ -188,22 +188,18 @@ class Bills:
         self._period = period
         self._across_clusters = across_clusters
 
-    def write(
-        self, tables: Lake, first: date | None, last: date | None, changed: Sequence[date], *, again: bool
-    ) -> list[date]:
-        """Write the bills of periods with ``changed`` days, and those that there are not yet, or all with ``again``.
+    def write(self, tables: Lake, first: date | None, last: date | None, *, again: bool) -> list[date]:
+        """Write the bills of periods whose rolled up usage has changed, and those that are missing, or all.
 
         Return the first days of these periods.
         """
         first, last = _whole(self._period, first, last)
         days = of_days(tables.read_or_empty("rollup_day", schemas.ROLLUP_DAY), first, last)
-        starts = self._starts(days)
+        starts = {row.start for row in days.select(start_of(self._period).alias("start")).distinct().collect()}
         if not starts:
             report_progress(f"{tables.root} has no rolled up days{_between(first, last)}: no bill was written")
             return []
-        billed = self._lines(tables).select("date").distinct().collect() if tables.has("chargeback") else []
-        unchanged = set() if again else {row.date for row in billed} - self._starts(days.where(_is_one_of(changed)))
-        due = sorted(starts - unchanged)
+        due = sorted(starts) if again else changed_periods(days, self._lines(tables), self._period)
         if due:
             of_due = days.where(start_of(self._period).isin(due))
             lines = bill(of_due, self._sheet, self._period, across_clusters=self._across_clusters)
@@ -238,18 +234,12 @@ class Bills:
             report_progress(f"the price sheet has prices for team {team}, which has no usage")
         return {"bills": found.bills, "amount": amount, "currency": sheet.currency, "periods": list(written)}
 
-    def _starts(self, days: DataFrame) -> set[date]:
-        return {row.start for row in days.select(start_of(self._period).alias("start")).distinct().collect()}
-
     def _lines(self, tables: Lake) -> DataFrame:
-        return tables.read("chargeback", schemas.CHARGEBACK).where(sf.col("period") == self._period.value)
+        lines = tables.read_or_empty("chargeback", schemas.CHARGEBACK)
+        return lines.where(sf.col("period") == self._period.value)
 
     def _money(self, amount: Decimal) -> str:
         return f"{amount:,.{self._sheet.decimals}f} {self._sheet.currency}"
-
-
-def _is_one_of(days: Sequence[date]) -> Column:
-    return sf.col("date").isin(list(days)) if days else sf.lit(False)
 
 
 def _whole(period: Period, first: date | None, last: date | None) -> tuple[date | None, date | None]:

@@ -91,12 +91,16 @@ def read_plan(path: str) -> dict[str, dict[str, Any]]:
         raise InputError(f'{path}: lake = {lake!r}; expected the folder of the tables, such as lake = "s3a://bucket/x"')
     spark = plan.pop("spark", {})
     if not isinstance(spark, dict) or spark.keys() - set(SPARK):
-        raise InputError(f"{path}: spark = {spark!r}; expected a table with some of {', '.join(SPARK)}")
+        # Its settings may contain secrets, so only names are shown.
+        found = ", ".join(spark) if isinstance(spark, dict) else "no table"
+        raise InputError(f"{path}: spark has {found}; expected a table with some of {', '.join(SPARK)}")
     for name, options in plan.items():
         if name not in RUNNABLE or not isinstance(options, dict):
             raise InputError(f"{path}: {name}: expected lake, spark, and tables for jobs: {', '.join(RUNNABLE)}")
         if "follow" in options:
             raise InputError(f"{path}: [{name}]: follow: the jobs after it would never run")
+        if "json" in options:
+            raise InputError(f"{path}: [{name}]: json: expected headrace pipeline run {path} --json")
     if not plan:
         raise InputError(f"{path}: no jobs; expected tables for some of {', '.join(RUNNABLE)}")
     return {job: {"lake": lake, **spark, **plan[job]} for job in RUNNABLE if job in plan}
@@ -127,5 +131,12 @@ def _of_one(option: str, value: object) -> Sequence[str]:
     if isinstance(value, list):
         return [f"{option}={each}" for each in value]
     if isinstance(value, dict):
-        return [f"{option}={name}={each}" for name, each in value.items()]
-    return [f"{option}={value.isoformat() if isinstance(value, date) else value}"]
+        return [f"{option}={name}={_text(each)}" for name, each in value.items()]
+    return [f"{option}={_text(value)}"]
+
+
+def _text(value: object) -> str:
+    """Return a value of TOML as on a command line."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    return value.isoformat() if isinstance(value, date) else str(value)

@@ -183,12 +183,14 @@ CHARGEBACK: Final = _columns(
     price=PRICE,
     amount=AMOUNT,
     currency=_TEXT,
+    records=_LONG,
 )
 """The table ``chargeback``: lines of bills. ``date`` is the first day of the ``period``, a day or a month.
 A null ``cluster`` stands for all clusters.
 
 ``used`` is exact, in ``unit``; ``quantity`` is the same in the unit of the ``price`` (``per``). They are null in the
-lines of shared costs, ``discount``, ``minimum`` and ``total``; ``total`` is the sum of the lines before it.
+lines of shared costs, ``discount``, ``minimum`` and ``total``; ``total`` is the sum of the lines before it,
+and has the number of usage ``records`` that the bill is of (null in the other lines, and in older versions).
 """
 
 BUDGETS: Final = _columns(

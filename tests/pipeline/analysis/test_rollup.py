@@ -13,7 +13,7 @@ from click.testing import CliRunner
 from pyspark.sql import functions as sf
 
 from headrace.pipeline.analysis.prices import NO_TEAM, UNATTRIBUTED, PriceSheet, TeamTerms
-from headrace.pipeline.analysis.rollup import Period, bill, by_day, by_hour, changed_days
+from headrace.pipeline.analysis.rollup import Period, bill, by_day, by_hour, changed_days, changed_periods
 from headrace.pipeline.cli import pipeline
 from headrace.pipeline.lake import schemas
 from headrace.pipeline.lake.tables import Lake
@@ -263,7 +263,7 @@ def test_the_columns_of_a_line_of_a_bill(by_period: dict[Period, list[Row]]) -> 
     assert row.asDict() == {
         "period": "day", "date": MONDAY, "cluster": "cluster-1", "team": "search", "line": 1, "item": "produced",
         "used": GIB // 2, "unit": "bytes", "quantity": Decimal("0.5"), "per": "GiB", "price": Decimal("0.1"),
-        "amount": Decimal("0.05"), "currency": "EUR",
+        "amount": Decimal("0.05"), "currency": "EUR", "records": None,
     }  # fmt: skip
 
 
@@ -314,6 +314,12 @@ def test_days_with_another_number_of_records_have_changed(spark: SparkSession) -
     assert changed_days(usage(spark, [*RECORDS, record(NOON + DAY_S)]), days) == [TUESDAY]
     assert changed_days(usage(spark, [*RECORDS, record(NOON - DAY_S)]), days) == [MONDAY - dt.timedelta(days=1)]
     assert changed_days(usage(spark, []), days) == [], "its usage was removed since"
+    for period in Period:
+        bills = bill(days, SHEET, period)
+        assert changed_periods(days, bills, period) == []
+        more = by_day(by_hour(usage(spark, [*RECORDS, record(NOON + DAY_S)]), teams(spark)))
+        assert changed_periods(more, bills, period) == [TUESDAY if period is Period.DAY else MONDAY.replace(day=1)]
+        assert changed_periods(days, bills.limit(0), period) != []
     before = days.withColumn("records", sf.lit(None).cast("long"))
     assert changed_days(usage(spark, RECORDS), before) == [MONDAY, TUESDAY], "of a version that did not count them"
 
@@ -381,8 +387,9 @@ def test_days_and_bills_of_unchanged_usage_are_left_as_they_are(
     found, bills = rolled_up(2)
     assert (found["days"], found["periods"], bills) == ([], [], before)
     lake.append("usage", usage(spark, [record(NOON + DAY_S, requests=5)]), "date", "hour")
+    assert run(lake.root, "--teams", str(teams_file)).exit_code == 0, "the next run with prices knows what it changed"
     found, bills = rolled_up(2)
-    assert found["days"] == found["periods"] == ["2026-09-22"]
+    assert (found["days"], found["periods"]) == ([], ["2026-09-22"])
     assert bills == before | {("2026-09-22", "payments"): 2 * (before["2026-09-22", "payments"] + 5)}
     found, bills = rolled_up(3, "--again")
     assert found["days"] == found["periods"] == ["2026-09-21", "2026-09-22"]
@@ -425,7 +432,7 @@ def test_the_bill_as_csv(lake: Lake, tmp_path: Path) -> None:
     assert rows[0] == {
         "period": "month", "date": "2026-09-01", "cluster": "cluster-1", "team": NO_TEAM, "line": "1",
         "item": "requests", "used": "9", "unit": "requests", "quantity": "0.000009", "per": "million requests",
-        "price": "1000000", "amount": "9.00", "currency": "EUR",
+        "price": "1000000", "amount": "9.00", "currency": "EUR", "records": "",
     }  # fmt: skip
     assert [(row["team"], row["item"], row["amount"]) for row in rows] == [
         (NO_TEAM, "requests", "9.00"), (NO_TEAM, "total", "9.00"),

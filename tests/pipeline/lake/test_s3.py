@@ -93,7 +93,7 @@ def test_the_jobs_of_a_plan_with_a_lake_in_s3(tmp_path: Path, address: str) -> N
         assert (rollup["bills"], rollup["amount"]) == (1, str(5 * min(number, 2)))
         assert report["bytes"] == len(ask(address, "GET", "/lakes/report.html").encode())
     bills = ask(address, "GET", "/lakes/bills.csv")
-    assert re.search(r"^month,2026-09-01,cluster-1,payments,4,total,.*,10\.00,EUR$", bills, re.MULTILINE)
+    assert re.search(r"^month,2026-09-01,cluster-1,payments,4,total,.*,10\.00,EUR,10$", bills, re.MULTILINE)
 
 
 def run(plan: Path) -> list[dict[str, object]]:
