@@ -6,6 +6,8 @@ output has one JSON object and nothing else.
 
 from __future__ import annotations
 
+import csv
+import io
 import json
 from datetime import date, datetime
 from decimal import Decimal
@@ -19,7 +21,7 @@ from headrace.pipeline.lake.stores import write_text
 from headrace.quota_callbacks.files import open_without_following
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from pyspark.sql import SparkSession
 
@@ -94,3 +96,11 @@ def write_file(spark: SparkSession, path: str, lines: Iterable[str]) -> None:
         draft.replace(path)
     except OSError as error:
         raise OutputError(f"cannot write {path}: {(error.strerror or str(error)).lower()}") from error
+
+
+def csv_lines(rows: Iterable[Sequence[str]]) -> Iterator[str]:
+    """Yield the lines of a CSV file one by one, so that memory does not grow with their number."""
+    for row in rows:
+        text = io.StringIO()
+        csv.writer(text, lineterminator="\n").writerow(row)
+        yield text.getvalue()

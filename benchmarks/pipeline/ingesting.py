@@ -13,10 +13,9 @@ from time import perf_counter
 from typing import TYPE_CHECKING
 
 import click
-import psutil
 from pyspark.sql import functions as sf
 
-from benchmarks.pipeline.stage import session_on
+from benchmarks.pipeline.stage import cpu_seconds, session_on
 from headrace.pipeline.ingestion.ingest import Ingest
 from headrace.pipeline.ingestion.sources import FileSource
 from headrace.pipeline.lake import schemas
@@ -43,13 +42,6 @@ def write_files(usage: DataFrame, folder: Path, suffix: str) -> None:
         part.rename(folder / f"usage-{number}.{suffix}")
 
 
-def cpu_s() -> float:
-    """Return the processor time of this process and of those that it has started, the JVM among them."""
-    own = psutil.Process()
-    times = [process.cpu_times() for process in (own, *own.children(recursive=True))]
-    return sum(each.user + each.system + each.children_user + each.children_system for each in times)
-
-
 @click.command()
 @click.option("--lake", required=True, metavar="PATH", help="Made by benchmarks.pipeline.generate.")
 @click.option("--records", type=click.IntRange(min=1), default=4_000_000, show_default=True)
@@ -63,14 +55,14 @@ def command(*, lake: str, records: int, suffix: str, cores: str, memory: str) ->
         lines = Path(name, "lines")
         write_files(Lake(session, lake).read("usage", schemas.USAGE).limit(records), lines, suffix)
         for what in ("new", "duplicates"):
-            began, before_s = perf_counter(), cpu_s()
+            began, before_s = perf_counter(), cpu_seconds()
             # a different spelling of the path has its own checkpoint, so all files are read again
             folder = lines if what == "new" else lines.rename(Path(name, "again"))
             outcome = Ingest(Lake(session, f"{name}/lake"), None, lambda _: None).run(FileSource(folder=str(folder)))
             seconds = perf_counter() - began
             print(
                 f"{what}: {outcome.summary()}; {outcome.lines / seconds:,.0f} records a second on {count} core(s),"
-                f" {outcome.lines / (cpu_s() - before_s):,.0f} a second of processor time"
+                f" {outcome.lines / (cpu_seconds() - before_s):,.0f} a second of processor time"
             )
 
 

@@ -75,7 +75,7 @@ def _run(frame: DataFrame) -> None:
     frame.write.format("noop").mode("overwrite").save()
 
 
-def _cpu_seconds() -> float:
+def cpu_seconds() -> float:
     """Return the processor time of this process and its descendants until now, those that have ended included."""
     times = [each.cpu_times() for each in (psutil.Process(), *psutil.Process().children(recursive=True))]
     return sum(each.user + each.system + each.children_user + each.children_system for each in times)
@@ -100,10 +100,10 @@ def command(*, job: str, lake: str, cores: str, memory: str) -> None:
     usage = Lake(session, lake).read("usage", schemas.USAGE)
     records = usage.count()
     _run(JOBS[job](_first_hour(usage)))
-    began, used = perf_counter(), _cpu_seconds()
+    began, used = perf_counter(), cpu_seconds()
     _run(JOBS[job](usage))
-    seconds, cpu_seconds = perf_counter() - began, _cpu_seconds() - used
-    print(json.dumps({"job": job, "cores": count, "records": records, "seconds": seconds, "cpu_seconds": cpu_seconds}))
+    seconds, used = perf_counter() - began, cpu_seconds() - used
+    print(json.dumps({"job": job, "cores": count, "records": records, "seconds": seconds, "cpu_seconds": used}))
 
 
 if __name__ == "__main__":

@@ -126,7 +126,7 @@ class Split(StrEnum):
     REQUESTS = "requests"
     THREAD_TIME = "thread_time"
     EQUAL = "equal"
-    """The same for each team with usage."""
+    """Equal parts for all teams with usage."""
 
 
 MEASURES: Final = {

@@ -6,8 +6,6 @@ in the specification; docs/pipeline-finops.md says which values are the same in 
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, time, timedelta
@@ -17,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 from headrace.pipeline.analysis.prices import ITEMS, NO_TEAM, SHARED, UNATTRIBUTED
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from pyspark.sql import Row
 
@@ -80,13 +78,13 @@ class Issuer:
     """List prices by key of the price sheet; of a price that it lacks, the price of the bill is taken."""
 
 
-def focus_csv(lines: Iterable[Row], issuer: Issuer) -> Iterator[str]:
-    """Yield the lines of the CSV file, for lines of bills (`headrace.pipeline.lake.schemas.CHARGEBACK`)."""
-    yield _csv_line(COLUMNS)
+def focus_cells(lines: Iterable[Row], issuer: Issuer) -> Iterator[Sequence[str]]:
+    """Yield the rows of the CSV file, for lines of bills (`headrace.pipeline.lake.schemas.CHARGEBACK`)."""
+    yield COLUMNS
     for line in lines:
         row = focus_row(line, issuer)
         if row is not None:
-            yield _csv_line([_text(row.get(name)) for name in COLUMNS])
+            yield [_text(row.get(name)) for name in COLUMNS]
 
 
 def focus_row(line: Row, issuer: Issuer) -> dict[str, Any] | None:
@@ -181,12 +179,6 @@ def _other(line: Row) -> dict[str, Any]:
 
 def _next_month(first: date) -> date:
     return (first + timedelta(days=31)).replace(day=1)
-
-
-def _csv_line(cells: Iterable[str]) -> str:
-    text = io.StringIO()
-    csv.writer(text, lineterminator="\n").writerow(cells)
-    return text.getvalue()
 
 
 def _text(value: object) -> str:

@@ -10,10 +10,10 @@ from pyspark.sql import functions as sf
 
 from headrace.pipeline.analysis.prices import read_prices
 from headrace.pipeline.cli import LAKE, day_options, job_options
-from headrace.pipeline.finops.focus import VERSION, Issuer, focus_csv
+from headrace.pipeline.finops.focus import VERSION, Issuer, focus_cells
 from headrace.pipeline.lake import schemas
 from headrace.pipeline.lake.tables import of_days, open_lake
-from headrace.pipeline.output import check_output, report_progress, write_file
+from headrace.pipeline.output import check_output, csv_lines, report_progress, write_file
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -70,7 +70,8 @@ def command(
     bills = there.read("chargeback", schemas.CHARGEBACK).where(sf.col("period") == per)
     lines = of_days(bills, begin, last).orderBy("date", "cluster", "team", "line")
     written = _Counted(lines)
-    write_file(there.spark, output, focus_csv(written, Issuer(provider=provider, account=account, prices=listed)))
+    issuer = Issuer(provider=provider, account=account, prices=listed)
+    write_file(there.spark, output, csv_lines(focus_cells(written, issuer)))
     amounts = ", ".join(f"{amount:,.2f} {currency}" for currency, amount in written.totals.items()) or "no bills"
     report_progress(f"{written.bills:,} bills by {per} are in {output}, in the columns of FOCUS {VERSION}: {amounts}")
     return {"output": output, "bills": written.bills, "amounts": written.totals}

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import calendar
-import csv
-import io
 from decimal import Decimal
 from typing import TYPE_CHECKING
 
@@ -19,7 +17,7 @@ from headrace.pipeline.ingestion.sources import KafkaSource
 from headrace.pipeline.lake import schemas
 from headrace.pipeline.lake.stores import read_text
 from headrace.pipeline.lake.tables import Lake, of_days, open_lake
-from headrace.pipeline.output import check_output, report_progress, write_file
+from headrace.pipeline.output import check_output, csv_lines, report_progress, write_file
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -219,7 +217,8 @@ class Bills:
         sheet, money = self._sheet, self._money
         lines = of_days(self._lines(tables), *_whole(self._period, first, last))
         if output is not None:
-            write_file(tables.spark, output, _as_csv(lines.orderBy("date", "cluster", "team", "line"), sheet))
+            ordered = lines.orderBy("date", "cluster", "team", "line")
+            write_file(tables.spark, output, csv_lines(_cells(ordered, sheet)))
             report_progress(f"the bills are in {output}")
         totals = lines.where("item = 'total'")
         found = totals.agg(sf.count("*").alias("bills"), sf.sum("amount").alias("amount")).collect()[0]
@@ -250,17 +249,11 @@ def _whole(period: Period, first: date | None, last: date | None) -> tuple[date 
     return first, last
 
 
-def _as_csv(lines: DataFrame, sheet: PriceSheet) -> Iterator[str]:
-    """Yield the lines of the CSV file one by one, so that memory does not grow with their number."""
-
-    def line(cells: list[str]) -> str:
-        text = io.StringIO()
-        csv.writer(text, lineterminator="\n").writerow(cells)
-        return text.getvalue()
-
-    yield line(schemas.CHARGEBACK.names)
+def _cells(lines: DataFrame, sheet: PriceSheet) -> Iterator[list[str]]:
+    """Yield the rows of the CSV file."""
+    yield schemas.CHARGEBACK.names
     for row in lines.toLocalIterator():
-        yield line([_cell(name, row, sheet) for name in schemas.CHARGEBACK.names])
+        yield [_cell(name, row, sheet) for name in schemas.CHARGEBACK.names]
 
 
 def _cell(name: str, row: Row, sheet: PriceSheet) -> str:

@@ -24,7 +24,6 @@ LEFT_OUT: Final = ("run", "migrate", "zip")
 RUNNABLE: Final = tuple(job for job in JOBS if job not in LEFT_OUT)
 SPARK: Final = ("master", "packages", "conf")
 """The keys of the table ``[spark]``, which are options of every job."""
-MAX_FILE_BYTES: Final = 1 << 20
 
 
 @click.command()
@@ -83,7 +82,7 @@ def _start_with_connector(jobs: Sequence[click.Context]) -> None:
 def read_plan(path: str) -> dict[str, dict[str, Any]]:
     """Read a plan from a local file; return the options of each job, with those for Spark. Raises `InputError`."""
     try:
-        plan = parse_toml(read_text(path, what="plan", longest_bytes=MAX_FILE_BYTES), path)
+        plan = parse_toml(read_text(path, what="plan"), path)
     except ConfigError as error:
         raise InputError(str(error)) from error
     lake = plan.pop("lake", None)

@@ -127,7 +127,7 @@ columns after it are for senders that wait for each throttle time, so that their
 
 TEAMS: Final = _columns(user=_TEXT, client_id=_TEXT, topic=_TEXT, team=_TEXT)
 """The teams file. A null ``client_id`` matches all client ids of the user, a null ``user`` all users of the client id.
-A row with a ``topic`` has neither; it matches usage of the topic by senders whom no other row matches.
+A row with a ``topic`` has neither; it matches usage of the topic by senders that match no other row.
 """
 
 TOTALS: Final = _columns(

@@ -30,9 +30,9 @@ PROBE_TIMEOUT_S: Final = 30.0
 LOCAL_SHUFFLE_PARTITIONS: Final = 8
 """Spark's default of 200 is meant for clusters: on one machine, a shuffle of few rows would start 200 tasks."""
 LOCAL_LOG_PARTITIONS: Final = 2
-"""The same for the list of a table's files, for which Delta Lake's default is 50."""
+"""Number of partitions of a table's list of files. Delta Lake's default of 50 is meant for clusters, too."""
 LOCAL_LISTING_TASKS: Final = 8
-"""The same for listing folders, for which Spark's default is up to 10,000: retain would take minutes for few files."""
+"""Number of tasks that list folders. With Spark's default of up to 10,000, retain takes minutes for a hundred files."""
 
 _SUBMITTED: Final = "PYSPARK_GATEWAY_PORT"
 """Set by spark-submit, which has started the JVM before it runs the job."""

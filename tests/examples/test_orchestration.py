@@ -7,12 +7,12 @@ import os
 import re
 import subprocess
 import sys
-import venv
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.environments import environment_with
 from tests.pipeline.records import NOON, record, write_lines
 
 if TYPE_CHECKING:
@@ -71,9 +71,7 @@ print("failure", len([event for event in again.all_events if event.event_type_va
     ],
 )
 def test_a_scheduler_runs_a_plan_and_knows_what_to_repeat(tmp_path: Path, package: str, script: str, said: str) -> None:
-    venv.create(tmp_path / "venv", with_pip=True)
-    python = tmp_path / "venv" / "bin" / "python"
-    run([str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check", package])
+    python = environment_with(tmp_path / "venv", package) / "python"
     write_lines(tmp_path / "in" / "usage-a-1.jsonl", *(record(NOON + second) for second in range(5)))
     plan, broken = tmp_path / "plan.toml", tmp_path / "broken.toml"
     plan.write_text(f'lake = "{tmp_path}/lake"\n[ingest]\nfrom-files = "{tmp_path}/in"\n[rollup]\n', encoding="utf-8")

@@ -376,7 +376,7 @@ def test_quotas_are_asked_about_in_one_cluster(tables: Lake, tmp_path: Path) -> 
 
 
 def test_what_the_records_cannot_tell_is_reported(spark: SparkSession, tmp_path: Path) -> None:
-    """Of a steady 900 bytes a second, 12 seconds are 10,800 bytes, which may have been divided by 10 seconds."""
+    """At a steady 900 bytes a second, 12 seconds have 10,800 bytes, which Kafka may have divided by 10 seconds."""
     tables = Lake(spark, str(tmp_path / "lake"))
     steady = [record(NOON + second, request_bytes=900) for second in range(60)]
     slow = [record(NOON + second, user="bob", request_bytes=800) for second in range(60)]

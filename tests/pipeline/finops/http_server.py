@@ -1,4 +1,4 @@
-"""A real HTTP server that receives alerts, and answers as it is told."""
+"""A real HTTP server that receives alerts, and answers with given statuses."""
 
 from __future__ import annotations
 

@@ -18,9 +18,10 @@ from pyspark.sql import Row
 
 from headrace.pipeline.analysis.prices import ITEMS, NO_TEAM, UNATTRIBUTED
 from headrace.pipeline.cli import pipeline
-from headrace.pipeline.finops.focus import COLUMNS, SKUS, Issuer, focus_csv
+from headrace.pipeline.finops.focus import COLUMNS, SKUS, Issuer, focus_cells
 from headrace.pipeline.lake import schemas
 from headrace.pipeline.lake.tables import Lake
+from headrace.pipeline.output import csv_lines
 from tests.pipeline.finops.billing import lines
 from tests.pipeline.records import record, usage
 
@@ -63,7 +64,7 @@ DEFAULT = Issuer(provider="Kafka team", account="acme", prices={})
 def exported(*bills: list[dict[str, Any]], issuer: Issuer = DEFAULT) -> list[dict[str, str]]:
     names = schemas.CHARGEBACK.names
     rows = [Row(*names)(*(line.get(name) for name in names)) for each in bills for line in each]
-    return list(csv.DictReader(io.StringIO("".join(focus_csv(rows, issuer)), newline=""), strict=True))
+    return list(csv.DictReader(io.StringIO("".join(csv_lines(focus_cells(rows, issuer))), newline=""), strict=True))
 
 
 def priced(item: str, used: str, quantity: str, price: str, amount: str, **more: Any) -> dict[str, Any]:
@@ -166,13 +167,13 @@ def test_costs_are_exact_products_and_list_prices_those_of_the_sheet() -> None:
 
 
 def test_periods_accounts_and_tags() -> None:
-    (month, day, none, nobody) = exported(
+    (month, day, none, unrecorded) = exported(
         [BILL[0] | {"team": 'a "team"', "date": dt.date(2026, 12, 1)}],
         [BILL[0] | {"period": "day", "date": dt.date(2026, 2, 28), "cluster": None}],
         [BILL[0] | {"team": NO_TEAM}],
         [BILL[0] | {"team": UNATTRIBUTED, "cluster": None}],
     )
-    for row in (month, day, none, nobody):
+    for row in (month, day, none, unrecorded):
         check(row)
     periods = ("BillingPeriodStart", "BillingPeriodEnd", "ChargePeriodStart", "ChargePeriodEnd")
     assert [month[name][:10] for name in periods] == ["2026-12-01", "2027-01-01"] * 2
@@ -183,7 +184,7 @@ def test_periods_accounts_and_tags() -> None:
     assert (day["ResourceId"], json.loads(day["Tags"])) == ("", {"team": "payments"})
     assert (none["SubAccountId"], json.loads(none["Tags"])) == ("", {"headrace/cluster": "c1"})
     assert none["ChargeDescription"] == "Bytes produced, senders without a team"
-    assert (nobody["Tags"], nobody["ChargeDescription"]) == ("", "Bytes produced, unrecorded senders")
+    assert (unrecorded["Tags"], unrecorded["ChargeDescription"]) == ("", "Bytes produced, unrecorded senders")
     issuers = ("ProviderName", "PublisherName", "InvoiceIssuerName", "BillingAccountId", "BillingAccountName")
     assert [month[name] for name in issuers] == ["Kafka team"] * 3 + ["acme"] * 2
 

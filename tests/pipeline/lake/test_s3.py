@@ -8,13 +8,13 @@ import os
 import re
 import subprocess
 import sys
-import venv
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
 from testbed.processes.ports import reserve_ports
+from tests.environments import environment_with
 from tests.faults.waiting import wait_until
 from tests.pipeline.records import NOON, record, write_lines
 
@@ -47,12 +47,10 @@ output = "s3a://lakes/report.html"
 @pytest.fixture(scope="module")
 def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     folder = tmp_path_factory.mktemp("moto")
-    venv.create(folder, with_pip=True)
-    pip = [str(folder / "bin" / "python"), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
-    subprocess.run([*pip, "moto[server]==5.2.5"], check=True, timeout=600)
+    programs = environment_with(folder, "moto[server]==5.2.5")
     with reserve_ports() as block:
         address = f"127.0.0.1:{block.first}"
-        command = [str(folder / "bin" / "moto_server"), "-p", str(block.first)]
+        command = [str(programs / "moto_server"), "-p", str(block.first)]
         with subprocess.Popen(command, stderr=subprocess.DEVNULL) as server:
             try:
                 wait_until(lambda: answers(address), "moto answers")
