@@ -1,6 +1,6 @@
 """The pipeline under a scheduler: one run of ``headrace pipeline run`` each hour.
 
-plan_run          runs a plan as a process, and tells failures that can be repeated from others
+plan_run          runs a plan as a process, and distinguishes failures that can be repeated
 airflow_operator  an operator for Airflow 3, and a DAG
 dagster_job       an op for Dagster, a job and its schedule
 
