@@ -12,9 +12,10 @@ from headrace.pipeline.analysis.quota_files import read_quotas
 from headrace.pipeline.analysis.usage import of_one_cluster
 from headrace.pipeline.analysis.what_if.answers import answers, name_buckets
 from headrace.pipeline.analysis.what_if.decisions import decide
+from headrace.pipeline.analysis.what_if.demand import CHANNEL, unserved
 from headrace.pipeline.analysis.what_if.quotas import fixed_quotas
 from headrace.pipeline.analysis.what_if.traces import read_trace
-from headrace.pipeline.cli import CLUSTER, check_input, day_options, job_options
+from headrace.pipeline.cli import CLUSTER, check_input, day_options, job_options, number_option
 from headrace.pipeline.errors import InputError
 from headrace.pipeline.lake import schemas
 from headrace.pipeline.lake.session import start_session
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
     from headrace.pipeline.output import Result
 
 SHOWN = 20
+DEMAND_AT_MOST = 10.0
 
 
 @click.command()
@@ -45,6 +47,18 @@ SHOWN = 20
 )
 @day_options
 @CLUSTER
+@click.option(
+    "--demand",
+    is_flag=True,
+    help="Also charge what throttled senders would have used, at most, if they had not been muted.",
+)
+@number_option(
+    "--demand-at-most",
+    click.FloatRange(1, min_open=True),
+    DEMAND_AT_MOST,
+    "With --demand: at most this multiple of what was recorded while senders were throttled.",
+    metavar="FACTOR",
+)
 @click.option(
     "--trace", metavar="PATH", help="A trace of headrace replay, in place of the lake; it contains the quotas."
 )
@@ -60,19 +74,22 @@ def command(
     first: date | None,
     last: date | None,
     cluster: str | None,
+    demand: bool,
+    demand_at_most: float,
     trace: str | None,
     output: str | None,
 ) -> Result:
     """Compute who would have been throttled by these quotas, for how long, and how much usage would have been delayed.
 
     The table what_if has the answer by hour and bucket: for the usage as recorded, with no sender waiting, and
-    with senders that wait for each throttle time. With --trace, the throttle times are those of headrace replay, event
+    with senders that wait for each throttle time. Usage that was throttled while it was recorded is less than the
+    demand, which --demand estimates. With --trace, the throttle times are those of headrace replay, event
     for event.
     """
     if trace is not None:
-        if lake or quotas or not output:
+        if lake or quotas or demand or not output:
             raise click.UsageError(
-                "--trace contains quotas and requires --output; --lake and --quotas are for usage records"
+                "--trace contains quotas and requires --output; --lake, --quotas and --demand are for usage records"
             )
         check_input("--trace", trace)
         return _trace(start_session("what-if", spark), trace, output)
@@ -86,13 +103,20 @@ def command(
         report_progress("no quotas were applied, and nothing was written")
         return {"cluster": what.cluster, "records": 0, "buckets": 0, "throttled_buckets": 0}
     named = name_buckets(usage, fixed_quotas(changes, windows))
+    if demand:
+        named = named.with_demand(unserved(named.usage, demand_at_most).persist())
     found = answers(named).persist()
     try:
         tables.replace_of_cluster("what_if", found.select(*schemas.WHAT_IF.names), what.cluster)
         result = _report_result(found)
+        if named.demand is not None:
+            result["demand"] = _report_demand(named.demand, demand_at_most)
     finally:
         found.unpersist()
-    _report_recorded_throttles(named)
+        if named.demand is not None:
+            named.demand.unpersist()
+    if named.demand is None:
+        _report_recorded_throttles(named)
     return {"cluster": what.cluster, "records": what.records, **result}
 
 
@@ -137,13 +161,43 @@ def _report_uncertain(totals: DataFrame) -> None:
         )
 
 
+def _report_demand(demand: DataFrame, at_most: float) -> Result:
+    """Report what was charged besides the recorded usage."""
+    channels = demand.groupBy(*CHANNEL).agg(
+        sf.sum("request_bytes").alias("request_bytes"),
+        sf.sum("response_bytes").alias("response_bytes"),
+        sf.max("bounded").alias("bounded"),
+    )
+    (row,) = (
+        channels.groupBy()
+        .agg(
+            sf.count_distinct("user", "client_id").alias("senders"),
+            sf.coalesce(sf.sum("request_bytes"), sf.lit(0)).cast("long").alias("request_bytes"),
+            sf.coalesce(sf.sum("response_bytes"), sf.lit(0)).cast("long").alias("response_bytes"),
+            sf.count_distinct(sf.when(sf.col("bounded"), sf.struct("user", "client_id"))).alias("bounded"),
+        )
+        .collect()
+    )
+    report_progress(
+        f"besides the recorded usage, {row.request_bytes:,} bytes of requests and {row.response_bytes:,} of replies"
+        f" were charged, which {row.senders:,} senders would have used at most while they were muted"
+    )
+    if row.bounded:
+        report_progress(
+            f"{row.bounded:,} of these senders were muted nearly all the time, on one or several connections: their"
+            f" demand is not known, and counted as {at_most:g} times the recorded usage (--demand-at-most)"
+        )
+    return row.asDict()
+
+
 def _report_recorded_throttles(named: NamedUsage) -> None:
     """Report buckets whose recorded usage was itself throttled, so that it is less than what their senders wanted."""
     if not named.throttled:
         return
     report_progress(
         f"the recorded usage of {len(named.throttled):,} buckets was itself throttled, so their demand is not known:"
-        " with higher quotas, they may use and wait more than computed here"
+        " with higher quotas, they may use and wait more than computed here (--demand charges what they would have used"
+        " at most)"
     )
     most = sorted(named.throttled.items(), key=lambda each: (-sum(each[1]), each[0]))
     for number, (throttled, refused) in most[:SHOWN]:

@@ -118,8 +118,12 @@ WHAT_IF: Final = _columns(
     shifted_amount=_DOUBLE,
     mean_shift_ms=_DOUBLE,
     longest_shift_ms=_LONG,
+    with_demand=BooleanType(),
 )
 """The table ``what_if``: by hour and bucket, whose metric tags are ``user`` and ``client_id``.
+
+``with_demand``: whether the demand of throttled senders was charged besides their recorded usage; null in rows of
+versions before 0.1.0.
 
 ``throttled`` to ``longest_throttle_ms`` are for the usage as recorded, with no sender waiting. ``waits`` and the
 columns after it are for senders that wait for each throttle time, so that their usage is delayed.

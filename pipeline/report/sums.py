@@ -211,6 +211,11 @@ def buckets_by_key(what_if: DataFrame) -> Sequence[Numbers]:
     return [row.asDict() for row in by.orderBy("key").limit(SHOWN).collect()]
 
 
+def has_demand(what_if: DataFrame) -> bool:
+    """Return whether what-if's answer is about demand besides the recorded usage."""
+    return not what_if.where("with_demand").isEmpty()
+
+
 def waits_over_time(what_if: DataFrame, step_s: int) -> DataFrame:
     """Return what-if's waits by ``start`` and ``series``, the quota key."""
     start = _start(sf.unix_seconds("hour"), step_s)

@@ -115,9 +115,15 @@ def what_if(answer: DataFrame) -> Content:
         sentence = "The table what_if has no rows in this period: no usage would be charged to the given quotas."
         return Content(sentences=(sentence,))
     held = sums.top_held(answer)
+    charged = (
+        " Senders that had been throttled are charged with what they would have used at most, not only with what was"
+        " recorded (--demand)."
+        if sums.has_demand(answer)
+        else ""
+    )
     sentence = (
         "Throttled seconds and refusals are for usage as recorded, without waiting senders. Waits and delays are for"
-        " senders that wait for each throttle time. What is counted as throttled are seconds with usage."
+        f" senders that wait for each throttle time. What is counted as throttled are seconds with usage.{charged}"
     )
     columns = ("buckets", "throttled", "throttled seconds", "refused", "waits", "total wait", "share delayed")
     table = Table(

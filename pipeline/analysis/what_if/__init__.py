@@ -2,6 +2,7 @@
 
 quotas           the quotas to apply, and their windows
 answers          usage charged to quotas that never change: who would be throttled, by hour and bucket
+demand           what throttled senders would have used while they were muted
 buckets          the buckets that usage is charged to, by number
 totals           the charges of one bucket after the other, summed by hour
 never_throttled  charges to rates that are certainly not throttled, found for many buckets at once

@@ -8,7 +8,7 @@ the number of cores, unless a single bucket has most of the records.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -34,11 +34,14 @@ if TYPE_CHECKING:
 BROADCAST: Final = 1_000_000
 """Number of senders up to which each executor gets the list of them for the join; some 100 bytes each."""
 
-ANSWERS: Final = StructType([*schemas.WHAT_IF.fields, StructField("certain_quota", DoubleType())])
-"""The columns of the table, and the quota from which on the records show that no usage of the bucket is throttled,
-however it was spread over each second; null if ``quota`` is not below it, and for mutations and producer ids."""
+_COLUMNS: Final = schemas.WHAT_IF.names[: schemas.WHAT_IF.names.index("with_demand")]
 
-_SUMS: Final = schemas.WHAT_IF.names[schemas.WHAT_IF.names.index("events") :]
+ANSWERS: Final = StructType([*(schemas.WHAT_IF[name] for name in _COLUMNS), StructField("certain_quota", DoubleType())])
+"""The columns of the table but ``with_demand``, and the quota from which on the records show that no usage of the
+bucket is throttled, however it was spread over each second; null if ``quota`` is not below it, and for mutations and
+producer ids."""
+
+_SUMS: Final = _COLUMNS[_COLUMNS.index("events") :]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,6 +54,12 @@ class NamedUsage:
     throttled: Mapping[int, tuple[int, int]]
     """For buckets whose recorded usage has been throttled or refused by a quota of their key: the numbers of requests.
     """
+    demand: DataFrame | None = None
+    """The demand beyond the recorded usage (`headrace.pipeline.analysis.what_if.demand.unserved`) to charge as well."""
+
+    def with_demand(self, unserved: DataFrame) -> NamedUsage:
+        """Return the same usage with demand."""
+        return replace(self, demand=unserved)
 
 
 def what_if(usage: DataFrame, quotas: Quotas) -> DataFrame:
@@ -95,10 +104,11 @@ def name_buckets(usage: DataFrame, quotas: Quotas) -> NamedUsage:
 
 
 def answers(named: NamedUsage) -> DataFrame:
-    """Return the answers by hour and bucket (`ANSWERS`)."""
+    """Return the answers by hour and bucket (`ANSWERS`, and ``with_demand``)."""
     buckets, quotas = named.buckets, named.quotas
+    with_demand = sf.lit(named.demand is not None)
     if not buckets.buckets:
-        return named.usage.sparkSession.createDataFrame([], ANSWERS)
+        return named.usage.sparkSession.createDataFrame([], ANSWERS).withColumn("with_demand", with_demand)
 
     def total_all(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         totals, table = Totals(buckets, quotas), _Table(buckets)
@@ -107,7 +117,7 @@ def answers(named: NamedUsage) -> DataFrame:
             yield from map(table.batch, totals.add(Charges(*columns)))
         yield from map(table.batch, totals.finish())
 
-    return _charges(named).mapInArrow(total_all, ANSWERS)
+    return _charges(named).mapInArrow(total_all, ANSWERS).withColumn("with_demand", with_demand)
 
 
 def _charges(named: NamedUsage) -> DataFrame:
@@ -115,7 +125,9 @@ def _charges(named: NamedUsage) -> DataFrame:
 
     The number of partitions is given, so that Spark does not merge small ones: their cost is Python time, not bytes.
     """
-    spark, buckets = named.usage.sparkSession, named.buckets
+    spark, buckets, usage = named.usage.sparkSession, named.buckets, named.usage
+    if named.demand is not None:
+        usage = usage.unionByName(named.demand, allowMissingColumns=True)
     users, client_ids = zip(*buckets.senders, strict=True)
     columns = {op.value: pa.array(numbers, pa.int64()) for op, numbers in buckets.by_op.items()}
     numbers = pa.array(range(len(users)), pa.int64())
@@ -127,7 +139,7 @@ def _charges(named: NamedUsage) -> DataFrame:
     cells = [cell for name, amount in charged.items() for cell in (sf.col(name), amount)]
     stacked = sf.stack(sf.lit(len(charged)), *cells).alias("bucket", "amount")
     charges = (
-        named.usage.join(senders, ["user", "client_id"])
+        usage.join(senders, ["user", "client_id"])
         .select("second", "sender", stacked)
         .where("amount > 0 and bucket is not null")
         .select((sf.shiftleft("bucket", SECOND_BITS) + sf.col("second")).alias("key"), "sender", "amount")
