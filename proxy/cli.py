@@ -247,7 +247,8 @@ def check_config(path: Path | None) -> None:
     """Check a configuration file and print its effect, or every error in it.
 
     Environment variables apply as they do for "headrace run"; without a file they are checked alone. Nothing is
-    started, written or connected to.
+    written or connected to, and only commands that print secrets are run: the passwords of certificates and the
+    settings of Kafka clients.
     """
     read = partial(
         load, path, environment=os.environ, plugins=installed_plugins(), plugin_faults=plugin_faults, schema=None

@@ -117,6 +117,9 @@ class ApiKey(IntEnum):
 API_NAMES: Final[Mapping[int, str]] = {key.value: key.name.title().replace("_", "") for key in ApiKey}
 """Kafka's name of each API, by its key; for example, 19 is ``CreateTopics``."""
 
+EVERY_API: Final = range(256)
+"""Keys of all APIs, including future ones, for the interest of a plugin in all requests. Kafka 4.4 has up to 94."""
+
 
 def api_name(api_key: int) -> str:
     """Return Kafka's name of an API, or a text such as ``API 123`` for an unknown key."""

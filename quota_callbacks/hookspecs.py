@@ -124,8 +124,8 @@ def configure(context: PluginContext) -> None:
 
     If ``context.dry`` is true, check the options and have no side effects: write no file, create no folder, start no
     thread and open no socket. Files that the options name may be read. Of the other hooks, only `changed_options`,
-    `quota_definitions`, `enforced_quotas`, `scoped_callback`, `request_interest`, `request_sample_ratio` and `close`
-    are called then.
+    `quota_definitions`, `enforced_quotas`, `scoped_callback`, `request_interest`, `request_sample_ratio`,
+    `authorizes_requests`, `sasl_server_exchange`, `sasl_client_exchange` and `close` are called then.
     """
 
 

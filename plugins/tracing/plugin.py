@@ -17,6 +17,7 @@ from headrace.plugins.extras import OPENTELEMETRY, require
 from headrace.plugins.tracing.options import TracingOptions, options_of
 from headrace.plugins.tracing.record_queue import RecordQueue
 from headrace.plugins.tracing.records import record_of
+from headrace.quota_callbacks.api_keys import EVERY_API
 from headrace.quota_callbacks.hookspecs import HOOK_VERSION, Metric, PluginContext, hookimpl
 from headrace.quota_callbacks.requests import Interest
 
@@ -31,10 +32,6 @@ log = structlog.get_logger("headrace.tracing")
 _RANDOM_BITS: Final = 64
 """The lower 64 of a trace id's 128 bits decide about sampling in the SDK's ``TraceIdRatioBased``; those of the sample
 are below its bound."""
-
-
-_EVERY_API: Final = range(256)
-"""API keys, including those of future APIs; the highest in Kafka 4.4 is 94."""
 
 
 class Tracing:
@@ -74,7 +71,7 @@ class Tracing:
     @hookimpl
     def request_interest(self) -> tuple[Interest, ...]:
         """Return an interest in every API, or none while tracing is disabled."""
-        return () if self._thread is None else tuple(Interest(api_key=key) for key in _EVERY_API)
+        return () if self._thread is None else tuple(Interest(api_key=key) for key in EVERY_API)
 
     @hookimpl
     def request_sample_ratio(self) -> float | None:

@@ -17,7 +17,7 @@ from headrace.plugins.usage_records.encoding import Encoder
 from headrace.plugins.usage_records.options import FileFormat, UsageOptions
 from headrace.plugins.usage_records.rows import Seconds
 from headrace.plugins.usage_records.writer_thread import WriterThread
-from headrace.quota_callbacks.api_keys import ApiKey
+from headrace.quota_callbacks.api_keys import EVERY_API, ApiKey
 from headrace.quota_callbacks.hookspecs import HOOK_VERSION, Metric, PluginContext, hookimpl
 from headrace.quota_callbacks.options import Fault, OptionsError, read_options
 from headrace.quota_callbacks.requests import Interest
@@ -38,8 +38,6 @@ _MUTATIONS: Final = frozenset(
         ApiKey.METADATA.value,  # it may create topics
     }
 )
-_EVERY_API: Final = range(256)
-"""API keys, including those of future APIs; the highest in Kafka 4.4 is 94."""
 
 
 class UsageRecords:
@@ -88,7 +86,7 @@ class UsageRecords:
         produced = {PRODUCE} if self._topics else set()
         return tuple(
             Interest(api_key=key, end_only=key not in produced, each_completed=key in produced | _MUTATIONS)
-            for key in _EVERY_API
+            for key in EVERY_API
         )
 
     @hookimpl

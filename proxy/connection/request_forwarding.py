@@ -77,8 +77,7 @@ class RequestForwarding(Relay):
 
         A broker can do nothing with them alone, and the system sends them with the next ones.
         """
-        left = self.scanner.left if self.walk is None else self.walk.left
-        return sum(map(len, parts)) <= LENGTH_BYTES + exchange.request_bytes - left
+        return sum(map(len, parts)) <= LENGTH_BYTES + exchange.request_bytes - self.left
 
     def send_now(self) -> bool:
         """Send what was scanned, as far as possible without waiting; return ``False`` if `_send` must do the rest."""

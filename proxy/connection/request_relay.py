@@ -76,8 +76,7 @@ class RequestRelay(RequestForwarding):
         """Free the bytes that it holds, and note how many of the request that is being forwarded were not read."""
         exchange = self._arriving
         if exchange is not None:  # called more than once, and the walk is there only the first time
-            left = self.scanner.left if self.walk is None else self.walk.left
-            exchange.missing_bytes = max(exchange.missing_bytes, left)
+            exchange.missing_bytes = max(exchange.missing_bytes, self.left)
         super().drop_held()
 
     @property

@@ -187,26 +187,27 @@ def _import(name: str, path: str) -> Any:
     try:
         module = importlib.import_module(module_name)
         return getattr(module, attribute) if attribute else module
-    except ModuleNotFoundError as error:
+    except ImportError as error:
         raise StartupError(_missing_module(name, module_name, error)) from error
     except BaseException as error:
         raise StartupError(f"plugin {name!r} cannot be loaded: {type(error).__name__}: {error}") from error  # noqa: ASYNC104
 
 
-def _missing_module(name: str, module: str, error: ModuleNotFoundError) -> str:
-    """Return the message for a plugin whose module does not exist, or which imports one that does not exist."""
+def _missing_module(name: str, module: str, error: ImportError) -> str:
+    """Return the message for a plugin whose module does not exist, or which imports what does not exist."""
     missing = error.name or ""
     package = missing.partition(".")[0]
-    if package not in BARE_NAMES:
-        if package in ("", "headrace"):
-            return f"plugin {name!r} cannot be loaded: {type(error).__name__}: {error}"
-        is_itself = module == missing or module.startswith(f"{missing}.")
-        problem = f"there is no module {missing!r}" if is_itself else f"it imports {missing!r}, which is not installed"
-        return f"plugin {name!r} cannot be loaded: {problem}; {_module_search_help()}"
-    return (
-        f"plugin {name!r} cannot be loaded: it imports {missing!r}, but this version of headrace has its packages as"
-        f" headrace.{package} and so on; change the plugin's imports, or install a release of it for this version"
-    )
+    is_itself = module == missing or module.startswith(f"{missing}.")
+    if package in BARE_NAMES and not is_itself:
+        return (
+            f"plugin {name!r} cannot be loaded: it imports {missing!r}, but this version of headrace has its packages"
+            f" as headrace.{package} and so on; change the plugin's imports, or install a release of it for this"
+            " version"
+        )
+    if package in ("", "headrace") or not isinstance(error, ModuleNotFoundError):
+        return f"plugin {name!r} cannot be loaded: {type(error).__name__}: {error}"
+    problem = f"there is no module {missing!r}" if is_itself else f"it imports {missing!r}, which is not installed"
+    return f"plugin {name!r} cannot be loaded: {problem}; {_module_search_help()}"
 
 
 def _module_search_help() -> str:

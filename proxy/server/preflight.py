@@ -24,7 +24,7 @@ from headrace.proxy.server.configured import choice_of
 from headrace.proxy.server.listeners import broker_logins, read_security
 from headrace.quota_callbacks.buckets.client_quotas import ClientQuotas
 from headrace.quota_callbacks.buckets.sampled_rate import Window
-from headrace.quota_callbacks.entities import ANONYMOUS, CONNECTION_CREATION_RATE, QuotaKey
+from headrace.quota_callbacks.entities import ANONYMOUS, CONNECTION_CREATION_RATE, QuotaKey, is_bracketed
 from headrace.quota_callbacks.hookspecs import PluginContext
 from headrace.quota_callbacks.options import Fault
 
@@ -197,6 +197,7 @@ def rules_of(hooks: HookCalls) -> QuotaRules:
 def warnings_of(config: Config) -> Iterator[str]:
     """Yield a warning for each setting that is valid but has no effect, or has another name now."""
     yield from _warnings_of_threads(config)
+    yield from _warnings_of_exempt_names(config)
     if config.limits.max_memory and not can_measure_memory():
         yield "limits.max_memory has no effect, since this system does not report how much memory a process uses"
     for setting, upstream in {each.upstream_setting: each.upstream for each in config.all_listeners()}.items():
@@ -209,6 +210,17 @@ def warnings_of(config: Config) -> Iterator[str]:
         yield from _warnings_of_logins(tables)
     if all(_learns_users_by_observing(each.listen) for each in config.all_listeners()):
         yield from _warnings_of_users(config)
+
+
+def _warnings_of_exempt_names(config: Config) -> Iterator[str]:
+    lists = {
+        "enforcement.exempt_users": config.enforcement.exempt_users,
+        "enforcement.exempt_client_ids": config.enforcement.exempt_client_ids,
+        "limits.per_user_exempt": config.limits.per_user_exempt,
+    }
+    for setting, names in lists.items():
+        for name in filter(is_bracketed, names):
+            yield f"{setting}: {name} exempts only what has exactly this name; it does not stand for the default entity"
 
 
 def _warnings_of_threads(config: Config) -> Iterator[str]:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-FOLDERS = ("config", "pipeline", "plugins", "proxy", "quota_callbacks", "testbed")
+FOLDERS = ("benchmarks", "config", "examples", "pipeline", "plugins", "proxy", "quota_callbacks", "testbed")
 PACKAGES = sorted(
     str(init.parent.relative_to(ROOT)) for folder in FOLDERS for init in (ROOT / folder).rglob("__init__.py")
 )

@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 import tomllib
+import zipfile
 from dataclasses import fields
 from pathlib import Path
 
@@ -15,6 +16,7 @@ import pytest
 from headrace.proxy.hooks.loading import installed_plugins
 from headrace.quota_callbacks import hookspecs
 from headrace.quota_callbacks.requests import Connection, Request
+from tests.packaging.building import build
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "plugins.md").read_text(encoding="utf-8")
@@ -53,24 +55,18 @@ FILES = ("pyproject.toml", "slow_creations.py", "test_slow_creations.py")
 
 @pytest.fixture(scope="module")
 def package(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The package of the page, with the metadata that its installation makes, so that its entry point is found."""
-    folder = tmp_path_factory.mktemp("package")
+    """A folder with the wheel of the page's package, installed in ``site``, and with its tests."""
+    source, folder = tmp_path_factory.mktemp("source"), tmp_path_factory.mktemp("package")
     for name in FILES:
-        (folder / name).write_text(titled(name), encoding="utf-8")
-    project = tomllib.loads(titled("pyproject.toml"))["project"]
-    metadata = folder / f"slow_creations-{project['version']}.dist-info"
-    metadata.mkdir()
-    (metadata / "METADATA").write_text(
-        f"Metadata-Version: 2.1\nName: {project['name']}\nVersion: {project['version']}\n"
-    )
-    ((group, points),) = project["entry-points"].items()
-    lines = [f"[{group}]", *(f"{name} = {value}" for name, value in points.items())]
-    (metadata / "entry_points.txt").write_text("\n".join(lines) + "\n")
+        (source / name).write_text(titled(name), encoding="utf-8")
+    with zipfile.ZipFile(build(source, "build_wheel", folder)) as wheel:
+        wheel.extractall(folder / "site")
+    (folder / "test_slow_creations.py").write_text(titled("test_slow_creations.py"), encoding="utf-8")
     return folder
 
 
 def run(package: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    environment = {**os.environ, "PYTHONPATH": str(package)}
+    environment = {**os.environ, "PYTHONPATH": str(package / "site")}
     return subprocess.run(
         [sys.executable, "-m", *arguments], cwd=package, env=environment, capture_output=True, text=True, timeout=60
     )

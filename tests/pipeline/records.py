@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql import functions as sf
 
 from headrace.pipeline.lake import schemas
+from headrace.quota_callbacks.api_keys import ApiKey
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -33,7 +34,7 @@ def record(second: int = NOON, **members: Any) -> dict[str, Any]:
         "cluster": "cluster-1",
         "user": "alice",
         "client_id": "app-1",
-        "api_key": 0,
+        "api_key": ApiKey.PRODUCE.value,
         "topic": None,
         "requests": 1,
         "errors": 0,
@@ -46,7 +47,7 @@ def record(second: int = NOON, **members: Any) -> dict[str, Any]:
         "throttle_ms": {},
         "throttled": {},
         "refused": {},
-    } | members
+    } | {name: int(value) if isinstance(value, ApiKey) else value for name, value in members.items()}
 
 
 def usage(spark: SparkSession, records: Iterable[dict[str, Any]]) -> DataFrame:

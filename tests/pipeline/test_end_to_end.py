@@ -23,6 +23,7 @@ from headrace.pipeline.ingestion.instances import instances
 from headrace.pipeline.ingestion.sources import FileSource, KafkaSource
 from headrace.pipeline.lake import schemas
 from headrace.pipeline.lake.tables import Lake
+from headrace.quota_callbacks.api_keys import ApiKey
 from testbed.kafka.cluster import KafkaCluster
 from testbed.kafka.tools import Tool, run_tool
 from testbed.proxy_process import ProxyProcess
@@ -40,7 +41,7 @@ if TYPE_CHECKING:
 
     from tests.shared_cluster import FirstBroker
 
-PRODUCE, FETCH = 0, 1
+PRODUCE, FETCH = ApiKey.PRODUCE.value, ApiKey.FETCH.value
 FETCH_VERSION = 11
 CLIENT = "counted"
 BATCHES = [messages.batch(bytes(size)) for size in (10, 1000, 40_000, 100_000)]

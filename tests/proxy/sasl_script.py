@@ -5,14 +5,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from headrace.plugins.sasl_identity import SaslIdentity
+from headrace.quota_callbacks.api_keys import ApiKey
 from headrace.quota_callbacks.hookspecs import HOOK_VERSION, hookimpl
 from tests.proxy.playbook import Book, reply, request
 
 if TYPE_CHECKING:
     from headrace.quota_callbacks.requests import Request
 
-METADATA = 3
-HEARTBEAT, HANDSHAKE, API_VERSIONS, AUTHENTICATE = 12, 17, 18, 36
+METADATA, HEARTBEAT, API_VERSIONS = ApiKey.METADATA, ApiKey.HEARTBEAT, ApiKey.API_VERSIONS
+HANDSHAKE, AUTHENTICATE = ApiKey.SASL_HANDSHAKE, ApiKey.SASL_AUTHENTICATE
 FAILED, ILLEGAL_STATE, UNSUPPORTED_MECHANISM = 58, 34, 33
 ALICE = b"\0alice\0correct-horse"
 BOB = b"\0bob\0battery-staple"

@@ -319,6 +319,16 @@ def test_threads_without_a_native_data_plane_are_warned_about(
     assert [*warnings_of(config)] == ([] if reason is None else [effect])
 
 
+def test_exempting_the_default_entity_is_warned_about() -> None:
+    exempt = '[enforcement]\nexempt_client_ids = ["etl", "<defaults>"]\nexempt_users = ["<default>"]\n'
+    end = "exempts only what has exactly this name; it does not stand for the default entity"
+    found = [each for each in warnings_of(loads(COMPLETE + exempt)) if end in each]
+    assert found == [
+        f"enforcement.exempt_users: <default> {end}",
+        f"enforcement.exempt_client_ids: <defaults> {end}",
+    ]
+
+
 def test_a_usage_folder_that_cannot_be_written_stops_the_start() -> None:
     with pytest.raises(TestbedError, match=r'toml:\d+: plugins.*\.folder = "/proc": .*; expected a writable folder'):
         ProxyProcess(UNREACHABLE, config="[plugins.options.usage_records]\nfolder = '/proc'\n")

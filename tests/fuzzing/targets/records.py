@@ -11,6 +11,7 @@ from headrace.plugins.usage_records.encoding import Encoder
 from headrace.plugins.usage_records.rows import Losses, Seconds
 from headrace.proxy.admin.why import format_page, printable
 from headrace.proxy.hooks.decisions import Kind
+from headrace.quota_callbacks.api_keys import ApiKey
 from headrace.quota_callbacks.entities import QuotaKey
 from headrace.quota_callbacks.records.replay import Change, Op, Replay, Usage
 from headrace.quota_callbacks.records.trace_lines import BadLineError, parse, read, read_windows
@@ -57,7 +58,7 @@ def _request(choices: Choices) -> Any:
     return SimpleNamespace(
         connection=SimpleNamespace(user=_text(choices), thread_ns=choices.number(), authenticating=False),
         client_id=_text(choices),
-        api_key=choices.pick((0, 1, 3, 19)),
+        api_key=choices.pick((ApiKey.PRODUCE, ApiKey.FETCH, ApiKey.METADATA, ApiKey.CREATE_TOPICS)),
         request_bytes=choices.number(),
         response_bytes=choices.number(),
         reply_s=choices.pick((None, 2.5)),

@@ -20,6 +20,7 @@ from headrace.pipeline.analysis.anomalies.windows import starts_of, windows_of
 from headrace.pipeline.cli import pipeline
 from headrace.pipeline.lake import schemas
 from headrace.pipeline.lake.tables import Lake
+from headrace.quota_callbacks.api_keys import ApiKey
 from tests.pipeline.records import record, usage
 
 if TYPE_CHECKING:
@@ -34,7 +35,6 @@ HOUR = 3600
 RULES = Rules(window_s=HOUR, least_past=20)
 """The default rules, except for windows of an hour, which keep the data small."""
 MIB = 1024 * 1024
-PRODUCE, FETCH, SASL_HANDSHAKE, API_VERSIONS, INIT_PRODUCER_ID = 0, 1, 17, 18, 22
 
 Records = list[dict[str, Any]]
 
@@ -51,8 +51,8 @@ def steady(hours: Iterable[int] = range(-48, 24), **members: Any) -> Records:
         for hour in hours
         for each in (
             at(hour, requests=10_000, request_bytes=20 * MIB, response_bytes=0, thread_ms=10_000.0, **members),
-            at(hour, requests=10, api_key=API_VERSIONS, request_bytes=0, response_bytes=0, **members),
-            at(hour, requests=2, api_key=INIT_PRODUCER_ID, request_bytes=0, response_bytes=0, **members),
+            at(hour, requests=10, api_key=ApiKey.API_VERSIONS, request_bytes=0, response_bytes=0, **members),
+            at(hour, requests=2, api_key=ApiKey.INIT_PRODUCER_ID, request_bytes=0, response_bytes=0, **members),
         )
     ]
 
@@ -98,9 +98,9 @@ def test_windows_have_the_sums_of_each_client_and_of_all_of_a_user(spark: SparkS
     records = [
         at(0, requests=3, errors=1, refused={"a": 1, "b": 1}, request_bytes=100, response_bytes=20, thread_ms=1.5),
         at(0.9, requests=1, request_bytes=80, response_bytes=0, thread_ms=0.5, producer_ids=5),
-        at(0.5, api_key=API_VERSIONS, requests=4, request_bytes=0, response_bytes=0, thread_ms=0.0),
-        at(0.5, api_key=SASL_HANDSHAKE, requests=3, request_bytes=0, response_bytes=0, thread_ms=0.0),
-        at(0.5, api_key=INIT_PRODUCER_ID, requests=2, request_bytes=0, response_bytes=0, thread_ms=0.0),
+        at(0.5, api_key=ApiKey.API_VERSIONS, requests=4, request_bytes=0, response_bytes=0, thread_ms=0.0),
+        at(0.5, api_key=ApiKey.SASL_HANDSHAKE, requests=3, request_bytes=0, response_bytes=0, thread_ms=0.0),
+        at(0.5, api_key=ApiKey.INIT_PRODUCER_ID, requests=2, request_bytes=0, response_bytes=0, thread_ms=0.0),
         at(0.5, client_id="app-2", requests=7, request_bytes=0, response_bytes=0, thread_ms=0.0),
         at(0.5, user=None, client_id=None, requests=99),
         at(1.0, client_id=None, requests=1, request_bytes=0, response_bytes=0, thread_ms=0.0),
@@ -134,8 +134,8 @@ def days_and_nights() -> Records:
         work = {"request_bytes": round(5 * MIB * load), "response_bytes": 0, "thread_ms": 2500.0 * load}
         records += [
             at(hour, requests=round(2500 * load), errors=dice.randint(0, 40), **work),
-            nothing(hour, requests=dice.randint(0, 100), api_key=API_VERSIONS),
-            nothing(hour, requests=dice.randint(0, 25), api_key=INIT_PRODUCER_ID),
+            nothing(hour, requests=dice.randint(0, 100), api_key=ApiKey.API_VERSIONS),
+            nothing(hour, requests=dice.randint(0, 25), api_key=ApiKey.INIT_PRODUCER_ID),
         ]
     return records
 
@@ -146,11 +146,11 @@ def burst(*hours: int, mib: int = 200) -> Records:
 
 STORIES: dict[str, Records] = {
     # producer ids
-    "churn": [*steady(), nothing(7.5, requests=598, api_key=INIT_PRODUCER_ID)],
-    "new-pods": [*steady(), nothing(7.5, requests=400, api_key=INIT_PRODUCER_ID)],
-    "id-each": [nothing(3, requests=100, api_key=INIT_PRODUCER_ID), nothing(3, requests=120)],
-    "id-each-but-few": [nothing(3, requests=99, api_key=INIT_PRODUCER_ID), nothing(3, requests=120)],
-    "id-for-two": [nothing(3, requests=100, api_key=INIT_PRODUCER_ID), nothing(3, requests=201)],
+    "churn": [*steady(), nothing(7.5, requests=598, api_key=ApiKey.INIT_PRODUCER_ID)],
+    "new-pods": [*steady(), nothing(7.5, requests=400, api_key=ApiKey.INIT_PRODUCER_ID)],
+    "id-each": [nothing(3, requests=100, api_key=ApiKey.INIT_PRODUCER_ID), nothing(3, requests=120)],
+    "id-each-but-few": [nothing(3, requests=99, api_key=ApiKey.INIT_PRODUCER_ID), nothing(3, requests=120)],
+    "id-for-two": [nothing(3, requests=100, api_key=ApiKey.INIT_PRODUCER_ID), nothing(3, requests=201)],
     "ids-counted": [nothing(3, requests=300, producer_ids=200)],
     # failures
     "errors": [*steady(), nothing(9.5, requests=0, errors=2000)],
@@ -161,9 +161,9 @@ STORIES: dict[str, Records] = {
     "emptier": [*steady(), nothing(9.5, requests=70_012)],
     "more-alike": [*steady(), nothing(9.5, requests=25_000, request_bytes=19 * MIB)],
     # connections
-    "reconnects": [*steady(), nothing(9.5, requests=990, api_key=SASL_HANDSHAKE)],
-    "connection-each": [nothing(3, requests=300, api_key=API_VERSIONS), nothing(3, requests=300)],
-    "connection-for-two": [nothing(3, requests=300, api_key=API_VERSIONS), nothing(3, requests=301)],
+    "reconnects": [*steady(), nothing(9.5, requests=990, api_key=ApiKey.SASL_HANDSHAKE)],
+    "connection-each": [nothing(3, requests=300, api_key=ApiKey.API_VERSIONS), nothing(3, requests=300)],
+    "connection-for-two": [nothing(3, requests=300, api_key=ApiKey.API_VERSIONS), nothing(3, requests=301)],
     # changes
     "more-bytes": [*steady(), nothing(9.5, requests=1, request_bytes=40 * MIB, response_bytes=20 * MIB)],
     "some-more-bytes": [*steady(), *burst(9, mib=38)],
@@ -186,7 +186,7 @@ STORIES: dict[str, Records] = {
     # clients with a name each
     "jobs": [
         *steady(),
-        *(nothing(9 + n / 700, client_id=f"job-{n}", requests=1, api_key=API_VERSIONS) for n in range(600)),
+        *(nothing(9 + n / 700, client_id=f"job-{n}", requests=1, api_key=ApiKey.API_VERSIONS) for n in range(600)),
     ],
 }
 """The usage of the user with each name; all users are examined in one run."""
@@ -328,8 +328,8 @@ def test_clients_with_a_name_each_are_examined_as_their_user(reported: Reported)
 
 def test_a_storm_of_two_minutes_is_reported_by_the_default_rules(spark: SparkSession) -> None:
     """Five hours of five connections in five minutes, and 100 in the window from 5:05 on."""
-    calm = [nothing(minute / 60, requests=5, api_key=API_VERSIONS) for minute in range(0, 360, 5)]
-    storm = [nothing((306 + minute) / 60, requests=50, api_key=API_VERSIONS) for minute in (0, 1)]
+    calm = [nothing(minute / 60, requests=5, api_key=ApiKey.API_VERSIONS) for minute in range(0, 360, 5)]
+    storm = [nothing((306 + minute) / 60, requests=50, api_key=ApiKey.API_VERSIONS) for minute in (0, 1)]
     row = one(found(spark, calm + storm, Rules()))
     assert (row.kind, row.observed, row.usual) == ("connection-storm", 105, 5)
     assert hour_of(row) == pytest.approx(5 + 5 / 60)

@@ -10,6 +10,7 @@ from click.testing import CliRunner
 from headrace.pipeline.cli import pipeline
 from headrace.pipeline.lake import schemas
 from headrace.pipeline.lake.tables import Lake
+from headrace.quota_callbacks.api_keys import ApiKey
 from tests.pipeline.records import NOON, record, usage
 
 if TYPE_CHECKING:
@@ -23,7 +24,7 @@ DAYS = ("--to", "2026-09-21", "--backtest-from", "2026-09-22")
 @pytest.fixture(scope="module")
 def lake(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Lake:
     """Three days: 1.1 MB/s from two users, 165 MB in one second from one of them, and much from another cluster."""
-    quiet = {"api_key": 0, "response_bytes": 0, "thread_ms": 0.0}
+    quiet = {"api_key": ApiKey.PRODUCE, "response_bytes": 0, "thread_ms": 0.0}
     first = [
         record(NOON + second, user=user, request_bytes=1_100_000, **quiet)
         for user in ("steady", "grows")

@@ -17,7 +17,7 @@ from headrace.pipeline.errors import InputError
 from headrace.pipeline.lake import schemas
 from headrace.pipeline.lake.tables import Lake
 from headrace.proxy.wire.apis import API_NAMES as PROXYS_NAMES
-from headrace.quota_callbacks.api_keys import API_NAMES
+from headrace.quota_callbacks.api_keys import API_NAMES, ApiKey
 from headrace.quota_callbacks.builtin.cost_files import load_costs
 from headrace.quota_callbacks.builtin.request_costs import DEFAULT_COSTS, RequestCost
 from tests.pipeline.records import NOON, record, usage
@@ -28,7 +28,12 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame, Row, SparkSession
 
-PRODUCE, FETCH, METADATA, OFFSET_COMMIT = 0, 1, 3, 8
+PRODUCE, FETCH, METADATA, OFFSET_COMMIT = (
+    ApiKey.PRODUCE.value,
+    ApiKey.FETCH.value,
+    ApiKey.METADATA.value,
+    ApiKey.OFFSET_COMMIT.value,
+)
 NAMES = {PRODUCE: "Produce", FETCH: "FetchConsumer", METADATA: "Metadata", OFFSET_COMMIT: "OffsetCommit"}
 EXACT = Method(interval_s=1, least_samples=4, held_out=0.5, mismatch=0.1, step_ms=0.0)
 NAME = "kafka.network:type=RequestMetrics,name=LocalTimeMs,request="

@@ -46,7 +46,7 @@ PHASE_S: Final = 3.0
 """Each phase has requests of one size, so that intervals differ."""
 INTERVAL_S: Final = 2
 TIMEOUT_S: Final = 30.0
-PRODUCE: Final = 0
+PRODUCE: Final = ApiKey.PRODUCE.value
 
 
 def jmx_tool(cluster: KafkaCluster) -> RunningTool:

@@ -19,6 +19,7 @@ from headrace.pipeline.analysis.what_if.demand import unserved
 from headrace.pipeline.cli import pipeline
 from headrace.pipeline.lake import schemas
 from headrace.pipeline.lake.tables import Lake
+from headrace.quota_callbacks.api_keys import ApiKey
 from headrace.quota_callbacks.buckets.sampled_rate import Window
 from headrace.quota_callbacks.entities import QuotaEntity, QuotaKey
 from headrace.quota_callbacks.records.replay import Change, Op, Replay, Usage
@@ -158,7 +159,7 @@ def test_demand_is_spread_over_the_seconds_of_a_mute(spark: SparkSession) -> Non
     records = [
         record(NOON, request_bytes=600, **mute),
         record(NOON, request_bytes=400, topic="t", requests=0),
-        record(NOON, api_key=1, response_bytes=70),
+        record(NOON, api_key=ApiKey.FETCH, response_bytes=70),
         record(NOON + 10, request_bytes=5000),
     ]
     rows = unserved(usage(spark, records), AT_MOST).orderBy("second").collect()

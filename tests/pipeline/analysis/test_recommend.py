@@ -23,6 +23,7 @@ from headrace.pipeline.analysis.what_if.quotas import fixed_quotas
 from headrace.pipeline.cli import pipeline
 from headrace.pipeline.lake import schemas
 from headrace.pipeline.lake.tables import Lake
+from headrace.quota_callbacks.api_keys import ApiKey
 from headrace.quota_callbacks.buckets.sampled_rate import Window
 from headrace.quota_callbacks.entities import DEFAULT, QuotaEntity, QuotaKey
 from headrace.quota_callbacks.records.replay import Change
@@ -41,16 +42,22 @@ if TYPE_CHECKING:
 
 PRODUCER, CONSUMER, PERCENTAGE, MUTATIONS, IDS = QuotaKey
 NO_LEAST = dict.fromkeys(QuotaKey, 0.001) | {PRODUCER: 1, CONSUMER: 1}
-INIT_PRODUCER_ID = 22
+INIT_PRODUCER_ID = ApiKey.INIT_PRODUCER_ID.value
 
 
 def silent(second: int, **members: Any) -> dict[str, Any]:
     """Return a record without usage except for ``members``."""
-    return record(NOON + second, **{"api_key": 3, "request_bytes": 0, "response_bytes": 0, "thread_ms": 0.0} | members)
+    return record(
+        NOON + second,
+        **{"api_key": ApiKey.METADATA, "request_bytes": 0, "response_bytes": 0, "thread_ms": 0.0} | members,
+    )
 
 
 def produced(user: str, amounts: Mapping[int, int], **members: Any) -> list[dict[str, Any]]:
-    return [silent(second, user=user, api_key=0, request_bytes=size, **members) for second, size in amounts.items()]
+    return [
+        silent(second, user=user, api_key=ApiKey.PRODUCE, request_bytes=size, **members)
+        for second, size in amounts.items()
+    ]
 
 
 SCENARIOS = [
@@ -290,8 +297,10 @@ def test_an_entity_can_be_a_client_id_or_a_pair(
     spark: SparkSession, by: By, expected: set[tuple[str | None, str | None, float]]
 ) -> None:
     senders = {("x", "a"): 1000, ("x", "b"): 400, ("y", "a"): 2000, ("y", ""): 9000, ("y", "<default>"): 9000}
-    records = [silent(0, user=user, client_id=client_id, api_key=0, request_bytes=size * 11, producer_ids=5)
-               for (user, client_id), size in senders.items()]  # fmt: skip
+    records = [
+        silent(0, user=user, client_id=client_id, api_key=ApiKey.PRODUCE, request_bytes=size * 11, producer_ids=5)
+        for (user, client_id), size in senders.items()
+    ]
     rules = Rules(by=by, least=NO_LEAST, least_seconds=1, least_entities=2, headroom=1)
     found = recommend(usage(spark, records), rules).collect()
     assert {(row.user, row.client_id, row.peak) for row in found} == expected
@@ -310,9 +319,16 @@ def mixed(seed: int) -> list[dict[str, Any]]:
         size = 10 ** (state >> 16 & 3) * (state >> 8 & 255)
         user = "ab"[state >> 20 & 1]
         records += [
-            silent(second, user=user, api_key=0, request_bytes=size * 1000, thread_ms=size / 100, producer_ids=1),
-            silent(second, user=user, api_key=1, response_bytes=size * 500),
-            silent(second, user=user, api_key=19, mutations=size % 7),
+            silent(
+                second,
+                user=user,
+                api_key=ApiKey.PRODUCE,
+                request_bytes=size * 1000,
+                thread_ms=size / 100,
+                producer_ids=1,
+            ),
+            silent(second, user=user, api_key=ApiKey.FETCH, response_bytes=size * 500),
+            silent(second, user=user, api_key=ApiKey.CREATE_TOPICS, mutations=size % 7),
         ]
     return records
 

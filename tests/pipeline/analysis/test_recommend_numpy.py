@@ -11,6 +11,7 @@ import pytest
 
 from headrace.pipeline.analysis.recommend import recommend
 from headrace.pipeline.analysis.recommend.rules import Rules
+from headrace.quota_callbacks.api_keys import ApiKey
 from headrace.quota_callbacks.entities import QuotaKey
 from tests.pipeline.records import NOON, record, usage
 
@@ -60,10 +61,10 @@ class Client:
             held = {PRODUCER.value: int(self.held[index])} if self.held[index] else {}
             rest: dict[str, Any] = {"user": user, "response_bytes": 0, "thread_ms": 0.0, "throttled": held}
             counts = {"requests": int(self.requests[index]), "errors": int(self.failed[index])}
-            yield record(second, **rest | counts, api_key=0, request_bytes=int(self.produced[index]))
+            yield record(second, **rest | counts, api_key=ApiKey.PRODUCE, request_bytes=int(self.produced[index]))
             if self.fetched is not None and self.thread_ms is not None:
                 used = {"response_bytes": int(self.fetched[index]), "thread_ms": float(self.thread_ms[index])}
-                yield record(second, **rest | used, api_key=1, request_bytes=0, requests=0)
+                yield record(second, **rest | used, api_key=ApiKey.FETCH, request_bytes=0, requests=0)
 
 
 def some_seconds(number: int, days: int = 1) -> Numbers:

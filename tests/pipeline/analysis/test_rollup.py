@@ -17,6 +17,7 @@ from headrace.pipeline.analysis.rollup import Period, bill, by_day, by_hour, cha
 from headrace.pipeline.cli import pipeline
 from headrace.pipeline.lake import schemas
 from headrace.pipeline.lake.tables import Lake
+from headrace.quota_callbacks.api_keys import ApiKey
 from tests.pipeline.records import NOON, record, usage
 
 if TYPE_CHECKING:
@@ -33,15 +34,17 @@ MONDAY, TUESDAY = dt.date(2026, 9, 21), dt.date(2026, 9, 22)
 RECORDS = [
     record(request_bytes=1000, response_bytes=50, thread_ms=0.5, broker_ms=2.0),
     record(NOON + 3599, requests=3, errors=1, request_bytes=2000, response_bytes=150, thread_ms=1.5, broker_ms=2.0),
-    record(api_key=1, request_bytes=100, response_bytes=9000,
+    record(api_key=ApiKey.FETCH, request_bytes=100, response_bytes=9000,
            throttled={"request_percentage": 2, "consumer_byte_rate": 3},
            throttle_ms={"request_percentage": 20, "consumer_byte_rate": 300}),
-    record(NOON + 1, api_key=78, request_bytes=100, response_bytes=700, refused={"controller_mutation_rate": 4}),
-    record(NOON + 3600, api_key=19, request_bytes=70, response_bytes=30, mutations=12),
+    record(NOON + 1, api_key=ApiKey.SHARE_FETCH, request_bytes=100, response_bytes=700,
+           refused={"controller_mutation_rate": 4}),
+    record(NOON + 3600, api_key=ApiKey.CREATE_TOPICS, request_bytes=70, response_bytes=30, mutations=12),
     record(NOON + DAY_S, request_bytes=11, response_bytes=1),
-    record(user="bob", client_id="app-2", api_key=22, request_bytes=40, response_bytes=40, producer_ids=5),
+    record(user="bob", client_id="app-2", api_key=ApiKey.INIT_PRODUCER_ID, request_bytes=40, response_bytes=40,
+           producer_ids=5),
     record(user=None, client_id=None, request_bytes=17, response_bytes=3),
-    record(NOON + 2, user=None, client_id=None, api_key=1, request_bytes=19, response_bytes=23),
+    record(NOON + 2, user=None, client_id=None, api_key=ApiKey.FETCH, request_bytes=19, response_bytes=23),
 ]  # fmt: skip
 BYTES = sum(each["request_bytes"] + each["response_bytes"] for each in RECORDS)
 
@@ -166,7 +169,7 @@ def test_usage_without_a_team_of_its_sender_is_that_of_the_topics_owners(spark: 
             [
                 record(topic="orders", request_bytes=1, **named),
                 record(topic="clicks", request_bytes=20, **named),
-                record(NOON + 1, topic="views", request_bytes=300, api_key=1, **named),
+                record(NOON + 1, topic="views", request_bytes=300, api_key=ApiKey.FETCH, **named),
                 record(topic="logs", request_bytes=4000, **named),
                 record(topic=None, request_bytes=50_000, requests=7, **named),
                 record(user="bob", topic="orders", request_bytes=600_000, **named),

@@ -19,6 +19,7 @@ from headrace.pipeline.cli import pipeline
 from headrace.pipeline.errors import InputError
 from headrace.pipeline.lake import schemas
 from headrace.pipeline.lake.tables import Lake
+from headrace.quota_callbacks.api_keys import ApiKey
 from headrace.quota_callbacks.buckets.sampled_rate import Window
 from headrace.quota_callbacks.entities import DEFAULT, QuotaEntity, QuotaKey
 from headrace.quota_callbacks.records.replay import Change, Op, Replay, Usage
@@ -136,11 +137,11 @@ def test_times_that_go_back_are_found_wherever_the_trace_is_cut(spark: SparkSess
 
 def test_usage_is_charged_by_second_sender_and_kind(spark: SparkSession) -> None:
     records = [
-        record(NOON, api_key=0, request_bytes=700, thread_ms=1.0),
-        record(NOON, api_key=0, request_bytes=300, topic="t", requests=0, thread_ms=0.0),
-        record(NOON, api_key=1, request_bytes=90, response_bytes=4000, thread_ms=0.5),
-        record(NOON, api_key=19, mutations=3, thread_ms=0.0),
-        record(NOON, api_key=0, user=None, client_id=None, request_bytes=10**9),
+        record(NOON, api_key=ApiKey.PRODUCE, request_bytes=700, thread_ms=1.0),
+        record(NOON, api_key=ApiKey.PRODUCE, request_bytes=300, topic="t", requests=0, thread_ms=0.0),
+        record(NOON, api_key=ApiKey.FETCH, request_bytes=90, response_bytes=4000, thread_ms=0.5),
+        record(NOON, api_key=ApiKey.CREATE_TOPICS, mutations=3, thread_ms=0.0),
+        record(NOON, api_key=ApiKey.PRODUCE, user=None, client_id=None, request_bytes=10**9),
     ]
     quota = change("<default>", **{key.value: 1e12 for key in QuotaKey})
     rows = what_if(usage(spark, records), fixed_quotas([quota], WINDOWS)).collect()
@@ -156,7 +157,7 @@ def test_usage_is_charged_by_second_sender_and_kind(spark: SparkSession) -> None
 @pytest.fixture(scope="module")
 def throttled(spark: SparkSession) -> Mapping[str, Row]:
     """By user, what quotas of 1,000 bytes a second do to a minute of those of `RATES`, and of one who consumes."""
-    fetched = {"api_key": 1, "request_bytes": 0, "response_bytes": RATES["over"]}
+    fetched = {"api_key": ApiKey.FETCH, "request_bytes": 0, "response_bytes": RATES["over"]}
     used = {user: {"request_bytes": rate} for user, rate in RATES.items()} | {"consumer": fetched}
     records = [
         record(NOON + second, user=user, thread_ms=0.0, **fields)

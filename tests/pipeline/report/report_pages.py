@@ -10,6 +10,7 @@ from html.parser import HTMLParser
 from typing import TYPE_CHECKING, Any
 
 from headrace.pipeline.lake import schemas
+from headrace.quota_callbacks.api_keys import ApiKey
 from tests.pipeline.records import NOON, record, usage
 
 if TYPE_CHECKING:
@@ -36,8 +37,8 @@ RECORDS = [
            throttled={PRODUCER: 2}, throttle_ms={PRODUCER: 1500}),
     record(NOON + 59, sequence=1, requests=1, errors=1, request_bytes=GIB, response_bytes=0, thread_ms=600.0,
            throttled={REQUESTS: 1}, throttle_ms={REQUESTS: 250}, refused={"controller_mutation_rate": 1}),
-    record(NOON + HOUR_S, sequence=3, user=SCRIPT, client_id="<img src=x>", api_key=1, requests=1000, request_bytes=0,
-           response_bytes=GIB, thread_ms=0.0, throttled={CONSUMER: 5}, throttle_ms={CONSUMER: 100}),
+    record(NOON + HOUR_S, sequence=3, user=SCRIPT, client_id="<img src=x>", api_key=ApiKey.FETCH, requests=1000,
+           request_bytes=0, response_bytes=GIB, thread_ms=0.0, throttled={CONSUMER: 5}, throttle_ms={CONSUMER: 100}),
     record(NOON + 3 * HOUR_S, sequence=4, user=ODD, client_id=REVERSED, requests=1, request_bytes=1024,
            response_bytes=512, thread_ms=0.0),
     record(NOON + 3 * HOUR_S, sequence=9, user=None, client_id=None, requests=1, request_bytes=0, response_bytes=0,
@@ -136,7 +137,7 @@ def tables_of(spark: SparkSession) -> dict[str, DataFrame]:
         "costs": table(
             spark,
             schemas.COSTS,
-            {"api_key": 0, **fitted, "default_error_ms": 0.05, "accepted": True, "reason": "better"},
+            {"api_key": ApiKey.PRODUCE.value, **fitted, "default_error_ms": 0.05, "accepted": True, "reason": "better"},
             {"api_key": 99, "accepted": False, "reason": "too few requests"},
         ),
         "anomalies": table(spark, schemas.ANOMALIES, {"start": ONE_O_CLOCK, **odd, "description": f"{SCRIPT}: 120"}),

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from headrace.quota_callbacks.api_keys import ApiKey
 from headrace.quota_callbacks.requests import Address, Connection, Request
 from headrace.quota_callbacks.verdicts import Reason
 
 if TYPE_CHECKING:
     from headrace.proxy.hooks.calls.hook_calls import HookCalls
 
-PRODUCE, FETCH, METADATA, CREATE_TOPICS = 0, 1, 3, 19
+PRODUCE, FETCH, METADATA, CREATE_TOPICS = ApiKey.PRODUCE, ApiKey.FETCH, ApiKey.METADATA, ApiKey.CREATE_TOPICS
 
 OVER_PRODUCE = Reason(quota="producer_byte_rate", entity="user=alice", observed=2048.0, limit=1024.0)
 OVER_FETCH = Reason(quota="consumer_byte_rate", entity="client-id=<default>", observed=3.5, limit=2.0)

@@ -12,6 +12,7 @@ from headrace.plugins.usage_records.encoding import Encoder
 from headrace.plugins.usage_records.options import UsageOptions
 from headrace.plugins.usage_records.plugin import UsageRecords, open_sink
 from headrace.plugins.usage_records.rows import WAITING_SECONDS, Row
+from headrace.quota_callbacks.api_keys import ApiKey
 from headrace.quota_callbacks.hookspecs import PluginContext
 from headrace.quota_callbacks.options import read_options
 from headrace.quota_callbacks.records.usage_records import SCHEMA_VERSION, UsageRecord
@@ -83,7 +84,7 @@ def test_charged_thread_time_is_recorded_and_the_rest_is_kept() -> None:
 
 @pytest.mark.parametrize(
     "exempt",
-    [{"api_key": PRODUCE, "acks": 0, "reply_s": None}, {"api_key": 36, "authenticating": True}],
+    [{"api_key": PRODUCE, "acks": 0, "reply_s": None}, {"api_key": ApiKey.SASL_AUTHENTICATE, "authenticating": True}],
 )
 def test_what_is_exempt_takes_no_thread_time(exempt: dict[str, Any]) -> None:
     sums = seconds()

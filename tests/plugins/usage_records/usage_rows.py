@@ -9,13 +9,14 @@ import trio
 from headrace.plugins.usage_records.encoding import Encoder
 from headrace.plugins.usage_records.rows import Seconds
 from headrace.plugins.usage_records.writer_thread import Sink, WriterThread
+from headrace.quota_callbacks.api_keys import ApiKey
 from headrace.quota_callbacks.requests import Address, Connection, Request
 from headrace.quota_callbacks.verdicts import Reason
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-PRODUCE, FETCH, CREATE_TOPICS = 0, 1, 19
+PRODUCE, FETCH, CREATE_TOPICS = ApiKey.PRODUCE, ApiKey.FETCH, ApiKey.CREATE_TOPICS
 REASON = Reason(quota="producer_byte_rate", entity="user=alice", observed=2.0, limit=1.0)
 
 

@@ -332,7 +332,7 @@ async def test_produce_without_acks_has_no_reply_and_mutes_in_every_version(auto
 async def test_an_older_brokers_refusal_of_api_versions_mutes(autojump_clock: MockClock, version: int) -> None:
     """UNSUPPORTED_VERSION has the format of version 0 (KIP-511), which has no throttle time."""
     async with open_book(plugins={"throttler": Throttler(Stage.REPLY)}) as book:
-        row = {"api_key": 18, "min_version": 0, "max_version": 2}
+        row = {"api_key": ApiKey.API_VERSIONS, "min_version": 0, "max_version": 2}
         body = encode("ApiVersionsResponse", 0, {"error_code": 35, "api_keys": [row]})
         answer = framed((1).to_bytes(4, "big") + body)
         begin_s = trio.current_time()

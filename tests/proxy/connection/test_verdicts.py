@@ -46,7 +46,7 @@ class Gatekeeper:
 
 
 async def test_a_request_refused_whole_never_reaches_the_broker(autojump_clock: MockClock) -> None:
-    gate = Gatekeeper(Refuse(error_code=44, message="not here", throttle_ms=5000), api_key=19)
+    gate = Gatekeeper(Refuse(error_code=44, message="not here", throttle_ms=5000), api_key=ApiKey.CREATE_TOPICS)
     async with open_book(plugins={"gate": gate}) as book:
         topics = [{"name": "a", "num_partitions": 1, "replication_factor": 1}]
         await book.client.sends(request(HEARTBEAT, 4, 1), request(19, 7, 2, topics=topics, timeout_ms=1000))
@@ -65,7 +65,7 @@ async def test_a_request_refused_whole_never_reaches_the_broker(autojump_clock: 
 
 
 async def test_topics_are_refused_one_by_one_and_merged_in_the_requests_order(autojump_clock: MockClock) -> None:
-    gate = Gatekeeper(Refuse(topics={"b": 89}, throttle_ms=700), api_key=19, detail=Detail.BODY)
+    gate = Gatekeeper(Refuse(topics={"b": 89}, throttle_ms=700), api_key=ApiKey.CREATE_TOPICS, detail=Detail.BODY)
     async with open_book(plugins={"gate": gate}) as book:
         topics = [{"name": name, "num_partitions": 1, "replication_factor": 1} for name in "abc"]
         await book.client.sends(request(19, 7, 3, topics=topics, timeout_ms=1000))
@@ -86,8 +86,8 @@ async def test_what_is_left_of_a_request_waits_for_the_hold_of_another_quota(
     autojump_clock: MockClock, later: Refuse | None
 ) -> None:
     verdicts = iter([Throttle(throttle_ms=2000, hold=True, ask_again=True), later])
-    gate = Gatekeeper(Refuse(topics={"b": 89}, throttle_ms=700), api_key=19, detail=Detail.BODY)
-    paced = Gatekeeper(lambda _: next(verdicts), api_key=19, detail=Detail.BODY)
+    gate = Gatekeeper(Refuse(topics={"b": 89}, throttle_ms=700), api_key=ApiKey.CREATE_TOPICS, detail=Detail.BODY)
+    paced = Gatekeeper(lambda _: next(verdicts), api_key=ApiKey.CREATE_TOPICS, detail=Detail.BODY)
     async with open_book(plugins={"gate": gate, "paced": paced}) as book:
         topics = [{"name": name, "num_partitions": 1, "replication_factor": 1} for name in "abc"]
         await book.client.sends(request(19, 7, 3, topics=topics, timeout_ms=1000))
@@ -104,7 +104,7 @@ async def test_what_is_left_of_a_request_waits_for_the_hold_of_another_quota(
 
 
 async def test_when_no_topic_is_admitted_the_proxy_answers_alone(autojump_clock: MockClock) -> None:
-    gate = Gatekeeper(Refuse(topics={"a": 89, "b": 89}), api_key=20, detail=Detail.BODY)
+    gate = Gatekeeper(Refuse(topics={"a": 89, "b": 89}), api_key=ApiKey.DELETE_TOPICS, detail=Detail.BODY)
     async with open_book(plugins={"gate": gate}) as book:
         await book.client.sends(request(20, 5, 3, topic_names=["b", "a"], timeout_ms=1000))
         fields = read_reply(20, 5, await book.client.receives())
@@ -114,7 +114,7 @@ async def test_when_no_topic_is_admitted_the_proxy_answers_alone(autojump_clock:
 
 async def test_a_body_is_decoded_for_who_asks(autojump_clock: MockClock) -> None:
     bodies: list[Any] = []
-    gate = Gatekeeper(lambda request: bodies.append(request.body), api_key=20, detail=Detail.BODY)
+    gate = Gatekeeper(lambda request: bodies.append(request.body), api_key=ApiKey.DELETE_TOPICS, detail=Detail.BODY)
     async with open_book(plugins={"gate": gate}) as book:
         await book.round_trip(request(20, 5, 3, topic_names=["x"], timeout_ms=9), reply(20, 5, 3))
         assert bodies == [{"topic_names": ["x"], "timeout_ms": 9}]
@@ -138,7 +138,7 @@ async def test_a_refused_produce_has_an_error_for_every_partition(autojump_clock
 
 async def test_an_own_answer_that_blocks_keeps_its_place(autojump_clock: MockClock) -> None:
     """While the client does not read the proxy's own answer, the broker's next reply waits behind it."""
-    gate = Gatekeeper(Refuse(error_code=44), api_key=19)
+    gate = Gatekeeper(Refuse(error_code=44), api_key=ApiKey.CREATE_TOPICS)
     async with open_book(plugins={"gate": gate}) as book:
         client_socket = book.connection.client
         plain_send, taken = client_socket.send, trio.Event()

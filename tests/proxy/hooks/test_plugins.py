@@ -12,6 +12,7 @@ import pytest
 from headrace.proxy.errors import StartupError
 from headrace.proxy.hooks.calls.hook_calls import HookCalls
 from headrace.proxy.hooks.loading import Choice, installed_plugins, load_plugins, new_plugin_manager, register
+from headrace.quota_callbacks.api_keys import ApiKey
 from headrace.quota_callbacks.buckets.client_quotas import ClientQuotas
 from headrace.quota_callbacks.buckets.sampled_rate import Window
 from headrace.quota_callbacks.builtin.default_quotas import DefaultQuotaCallback
@@ -128,21 +129,29 @@ def test_a_module_that_is_not_on_the_path(
 
 
 @pytest.mark.parametrize("package", ["config", "pipeline", "plugins", "proxy", "quota_callbacks"])
-@pytest.mark.parametrize("by", ["its imports", "its path"])
+@pytest.mark.parametrize("other", [False, True], ids=["no such package", "another package of this name"])
 def test_a_plugin_that_imports_the_packages_by_their_earlier_names(
-    package: str, by: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    package: str, other: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    missing = f"{package}.anything"
-    (tmp_path / "made_for_earlier_names.py").write_text(f"from {missing} import hookimpl\n", encoding="utf-8")
+    """Another package of this name, such as PyPI's config, lacks what the plugin imports from it."""
+    name = package if other else f"{package}.anything"
+    (tmp_path / "made_for_earlier_names.py").write_text(f"from {name} import hookimpl\n", encoding="utf-8")
     monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.setitem(sys.modules, package, None)  # as if the source tree were not on the path
-    path = "made_for_earlier_names" if by == "its imports" else f"{missing}:Plugin"
+    monkeypatch.setitem(sys.modules, package, ModuleType(package) if other else None)
+    path = "made_for_earlier_names"
     message = (
-        f"plugin {path!r} cannot be loaded: it imports {missing!r}, but this version of headrace has its packages as"
+        f"plugin {path!r} cannot be loaded: it imports {name!r}, but this version of headrace has its packages as"
         f" headrace.{package} and so on; change the plugin's imports, or install a release of it for this version"
     )
     with pytest.raises(StartupError, match=f"^{re.escape(message)}$"):
         load_plugins(new_plugin_manager(), Choice(disabled=installed_plugins(), load=(path,)))
+
+
+def test_a_plugin_in_a_folder_of_an_earlier_name_that_is_not_on_the_path(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "plugins", None)  # as if the source tree were not on the path
+    message = r"^plugin 'plugins.mine:Plugin' cannot be loaded: there is no module 'plugins.mine'; Python searches "
+    with pytest.raises(StartupError, match=message):
+        load_plugins(new_plugin_manager(), Choice(disabled=installed_plugins(), load=("plugins.mine:Plugin",)))
 
 
 def test_a_plugin_made_for_another_version_is_refused_with_a_sentence() -> None:
@@ -405,7 +414,7 @@ def test_request_interest_narrows_what_a_plugin_hears() -> None:
     class Narrow(Plugin):
         @hookimpl
         def request_interest(self) -> list[Interest]:
-            return [Interest(api_key=3), Interest(api_key=19, detail=Detail.BODY)]
+            return [Interest(api_key=ApiKey.METADATA), Interest(api_key=ApiKey.CREATE_TOPICS, detail=Detail.BODY)]
 
         @hookimpl
         def request_received(self) -> None: ...

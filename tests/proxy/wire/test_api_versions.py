@@ -68,7 +68,7 @@ def test_unknown_apis_and_those_with_nothing_left_are_cut() -> None:
     body = encode("ApiVersionsResponse", 3, offer((3, 50, 60), (12, 50, 60), (9999, 0, 1), (1, 0, 17)))
     result = restrict_api_versions(3, body)
     assert result.cut == (3, 9999)
-    assert result.offered[0] == OfferedApi(api_key=3, min_version=50, max_version=60)
+    assert result.offered[0] == OfferedApi(api_key=ApiKey.METADATA, min_version=50, max_version=60)
     assert [row["api_key"] for row in decode("ApiVersionsResponse", 3, result.body)["api_keys"]] == [12, 1]
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from headrace.quota_callbacks.api_keys import ApiKey
 from headrace.quota_callbacks.buckets.kinds import MutationBucket
 from headrace.quota_callbacks.buckets.sampled_rate import Window
 from headrace.quota_callbacks.builtin.controller_mutation import ControllerMutation
@@ -15,7 +16,7 @@ from headrace.quota_callbacks.verdicts import THROTTLING_QUOTA_EXCEEDED, Refuse
 from tests.quota_callbacks.our_quotas import FREE, Op, OurQuotas, Outcome
 
 KEY = QuotaKey.CONTROLLER_MUTATION_RATE
-CREATE_TOPICS, DELETE_TOPICS, CREATE_PARTITIONS = 19, 20, 37
+CREATE_TOPICS, DELETE_TOPICS, CREATE_PARTITIONS = ApiKey.CREATE_TOPICS, ApiKey.DELETE_TOPICS, ApiKey.CREATE_PARTITIONS
 
 
 def quotas(limit: float | None, samples: int = 10) -> OurQuotas:

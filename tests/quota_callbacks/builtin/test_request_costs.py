@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from benchmarks import request_cost_log
 from benchmarks.request_cost_fit import LEAST_MS, Point, fit, off_by, point
 from benchmarks.request_cost_log import LoggedRequest, RequestLog, parse_line
-from headrace.quota_callbacks.api_keys import API_NAMES
+from headrace.quota_callbacks.api_keys import API_NAMES, ApiKey
 from headrace.quota_callbacks.builtin.request_costs import DEFAULT_COSTS, FALLBACK_COST, RequestCost, estimate_ms
 
 COSTS = {0: RequestCost(base_ms=0.5, per_kib_ms=0.25), 12: RequestCost(base_ms=0.125)}
@@ -117,7 +117,12 @@ CLIENT_ID = "headrace-request-costs"
 
 def test_a_line_of_the_request_log() -> None:
     assert parse_line(BROKER_LINE) == LoggedRequest(
-        api_key=20, client_id=CLIENT_ID, correlation_id=79828, local_ms=0.141, total_ms=45.746, forwarded=False
+        api_key=ApiKey.DELETE_TOPICS,
+        client_id=CLIENT_ID,
+        correlation_id=79828,
+        local_ms=0.141,
+        total_ms=45.746,
+        forwarded=False,
     )
     forwarded = parse_line(CONTROLLER_LINE)
     assert forwarded is not None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from headrace.quota_callbacks.api_keys import ApiKey
 from headrace.quota_callbacks.buckets.sampled_rate import Window
 from headrace.quota_callbacks.builtin.request_percentage import PRODUCE, RequestPercentage
 from headrace.quota_callbacks.entities import QuotaKey
@@ -13,7 +14,7 @@ from tests.quota_callbacks.our_quotas import Op, OurQuotas
 
 KEY = QuotaKey.REQUEST_PERCENTAGE
 MS = 1_000_000
-HEARTBEAT, SASL_HANDSHAKE, WRITE_TXN_MARKERS = 12, 17, 27
+HEARTBEAT, SASL_HANDSHAKE, WRITE_TXN_MARKERS = ApiKey.HEARTBEAT, ApiKey.SASL_HANDSHAKE, ApiKey.WRITE_TXN_MARKERS
 
 
 def quotas(limit: float, window: Window | None = None) -> OurQuotas:

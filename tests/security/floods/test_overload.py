@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 import pytest
 
+from headrace.quota_callbacks.api_keys import ApiKey
 from testbed.proxy_process import ProxyProcess
 from tests.faults import messages
 from tests.faults.bystander import Bystander
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 DESCRIPTORS: Final = 160
 FEW: Final = ("prlimit", f"--nofile={DESCRIPTORS}:{DESCRIPTORS}")
 ATTACKERS: Final = tuple(f"127.0.0.{number}" for number in range(3, 9))
-CREATE_TOPICS: Final = 19
+CREATE_TOPICS: Final = ApiKey.CREATE_TOPICS
 PAUSED: Final = "headrace_accept_paused_seconds_total"
 
 

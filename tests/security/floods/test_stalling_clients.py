@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 import pytest
 
+from headrace.quota_callbacks.api_keys import ApiKey
 from tests.clients.fronts import eventually, unique
 from tests.faults import messages
 from tests.faults.bystander import Bystander
@@ -44,7 +45,7 @@ request_percentage = 10000
 entity = { user = "<default>" }
 producer_ids_rate = 1e6
 """
-FIND_COORDINATOR: Final = 10
+FIND_COORDINATOR: Final = ApiKey.FIND_COORDINATOR
 TOKEN_BYTES: Final = 500_000
 SMALL_REQUESTS: Final = 20_000
 

@@ -17,6 +17,7 @@ import trio
 from headrace.proxy.errors import StartupError
 from headrace.proxy.hooks.calls.hook_calls import HookCalls
 from headrace.proxy.hooks.loading import Choice, load_plugins, new_plugin_manager, register
+from headrace.quota_callbacks.api_keys import ApiKey
 from headrace.quota_callbacks.buckets.client_quotas import ClientQuotas
 from headrace.quota_callbacks.hookspecs import HOOK_VERSION, hookimpl
 from testbed.proxy_process import ProxyProcess
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
     from tests.shared_cluster import FirstBroker
 
 ROOT = Path(__file__).parents[3]
-SASL_AUTHENTICATE = 36
+SASL_AUTHENTICATE = ApiKey.SASL_AUTHENTICATE
 BLOCKING = "tests.security.host.hostile_plugin:Blocking"
 CONFIG = """
 [plugins]

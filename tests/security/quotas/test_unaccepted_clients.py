@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 import pytest
 
+from headrace.quota_callbacks.api_keys import ApiKey
 from tests.clients.fronts import Front, eventually, unique
 from tests.faults import messages
 from tests.faults.metrics import series
@@ -46,8 +47,8 @@ WINDOW_BYTES: Final = BYTES_PER_S * 11
 PROMISED_BYTES: Final = 10 * 1024 * 1024
 """A broker sets aside what is promised, and the heap of the one in these tests is small."""
 ILLEGAL_SASL_STATE: Final = 34
-CREATE_TOPICS: Final = 19
-SASL_AUTHENTICATE: Final = 36
+CREATE_TOPICS: Final = ApiKey.CREATE_TOPICS
+SASL_AUTHENTICATE: Final = ApiKey.SASL_AUTHENTICATE
 
 
 @pytest.fixture(scope="module")

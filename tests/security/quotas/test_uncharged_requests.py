@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final
 import pytest
 from confluent_kafka.admin import AdminClient
 
+from headrace.quota_callbacks.api_keys import ApiKey
 from testbed.proxy_process import ProxyProcess
 from tests.clients.fronts import DEADLINE_S, eventually, unique
 from tests.clients.quotas.quota_client import THROTTLING_QUOTA_EXCEEDED, QuotaClient, quota_front
@@ -32,7 +33,7 @@ request_percentage = 100.0
 REFUSED_TOPICS: Final = 1000
 MOST_REFUSED_REQUESTS: Final = 200
 """Far more requests than use up 55 ms of thread time, although only one in seven is measured."""
-WRITE_TXN_MARKERS: Final = 27
+WRITE_TXN_MARKERS: Final = ApiKey.WRITE_TXN_MARKERS
 MUTATIONS: Final = """
 [[quotas]]
 entity = { client-id = "<default>" }
