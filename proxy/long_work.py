@@ -10,6 +10,7 @@ from __future__ import annotations
 import gc
 import threading
 import time
+from collections import OrderedDict, deque
 from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING, Final, Protocol, TypeVar
 
@@ -79,29 +80,85 @@ def run_one_slice(steps: Generator[None, None, T]) -> T | None:
     return None
 
 
+class FairLock:
+    """A lock for which each owner waits for at most one turn of each other owner, however many of its tasks wait."""
+
+    __slots__ = ("_is_taken", "_waiting")
+
+    def __init__(self) -> None:
+        self._is_taken = False
+        self._waiting: OrderedDict[str, deque[trio.Event]] = OrderedDict()
+        """An event for each task that waits, by owner; the first owner has the next turn."""
+
+    async def acquire(self, owner: str) -> None:
+        """Wait until a task of ``owner`` has the lock; `release` must follow. Always a checkpoint."""
+        await trio.lowlevel.checkpoint_if_cancelled()
+        if not self._is_taken:
+            self._is_taken = True
+            await trio.lowlevel.cancel_shielded_checkpoint()
+            return
+        event = trio.Event()
+        self._waiting.setdefault(owner, deque()).append(event)
+        try:
+            await event.wait()
+        except BaseException:  # cancelled
+            if event.is_set():
+                self.release()
+            else:
+                self._leave(owner, event)
+            raise
+
+    def release(self) -> None:
+        """Give the lock to the owner that has waited for longest; if none waits, it is free."""
+        if not self._waiting:
+            self._is_taken = False
+            return
+        owner, events = self._waiting.popitem(last=False)
+        events.popleft().set()
+        if events:
+            self._waiting[owner] = events
+
+    def _leave(self, owner: str, event: trio.Event) -> None:
+        self._waiting[owner].remove(event)
+        if not self._waiting[owner]:
+            del self._waiting[owner]
+
+
 class LongSteps:
-    """Lets the long steps of all connections run one at a time, with a look for events between any two of them."""
+    """Lets the long steps of all connections run one at a time, with a look for events between any two of them.
+
+    The turns go round the owners of connections (users and addresses), so that none delays the others with many steps.
+    """
 
     __slots__ = ("_turn",)
 
     def __init__(self) -> None:
-        self._turn = trio.Lock()
+        self._turn = FairLock()
 
-    async def wait_for_turn(self) -> None:
+    async def wait_for_turn(self, owner: str) -> None:
         """Wait until this task may begin a long step, which must follow without waiting.
 
         The lock passes to one task in each turn of the scheduler, and trio looks for events between two turns; so it
         need not be held during the step.
         """
-        async with self._turn:
+        await self._turn.acquire(owner)
+        try:
             await trio.lowlevel.checkpoint()
+        finally:
+            self._turn.release()
 
     async def run(
-        self, steps: Generator[None, None, T], paused: Callable[[], AbstractContextManager[None]] = nullcontext
+        self,
+        owner: str,
+        steps: Generator[None, None, T],
+        paused: Callable[[], AbstractContextManager[None]] = nullcontext,
     ) -> T:
-        """Run a generator to its end and return its value, as `in_slices` does, while no other long step runs."""
+        """Run a generator to its end and return its value, as `in_slices` does, while no other long step runs.
+
+        Steps that are interrupted for others would all keep what they have decoded.
+        """
         with paused():
-            await self._turn.acquire()
+            await self._turn.acquire(owner)
         try:
             return await in_slices(steps, paused)
         finally:

@@ -139,6 +139,7 @@ class Request:
         "fetched_bytes",
         "forwarded_s",
         "hold_ms",
+        "in_flight",
         "left_out_bytes",
         "missing_bytes",
         "mutations",
@@ -199,6 +200,8 @@ class Request:
         self.arrived = True
         """Whether the last byte has been read. Can be false in `request_received`, since a large request is forwarded
         while it is being read."""
+        self.in_flight = 0
+        """Number of earlier requests of the connection that had no reply when this one was received."""
         self.missing_bytes = 0
         """Number of bytes of an abandoned request that were never read, because the client had closed."""
         self.acks: int | None = None

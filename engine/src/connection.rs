@@ -12,6 +12,7 @@ use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use rustix::io::Errno;
 
 use crate::completions::{Collected, Completions, Counting, Reply};
+use crate::costs::Costs;
 use crate::fields::Stop;
 use crate::heads::{LENGTH_BYTES, ReplyHead, cap_fetch, read_reply, read_request};
 use crate::meters::{Answer, Meter, SeenIds};
@@ -160,6 +161,9 @@ pub struct Workplace {
     pub pipes: Pipes,
     pub requests: Arc<Vec<AtomicU64>>,
     pub counting: Counting,
+    pub costs: Costs,
+    /// Number of bytes that all connections hold.
+    pub held: Arc<AtomicU64>,
     pub now_ns: i64,
 }
 
@@ -442,7 +446,8 @@ impl Connection {
         progress.sent_to_broker.store(self.broker.sent, Ordering::Relaxed);
         progress.in_flight.store(self.in_flight.len() as u64, Ordering::Relaxed);
         let has_begun = if self.requests.frame.is_between() {
-            !(self.requests.tail.is_empty() || self.leaves.is_some() || self.stops_reading())
+            let has_part = !self.requests.tail.is_empty() || self.client.undecrypted() > 0;
+            has_part && self.leaves.is_none() && !self.stops_reading()
         } else {
             true
         };
@@ -454,7 +459,8 @@ impl Connection {
             + self.replies.unsent.held()
             + self.client.undecrypted()
             + self.broker.undecrypted();
-        progress.held.store(held as u64, Ordering::Relaxed);
+        let held_before = progress.held.swap(held as u64, Ordering::Relaxed);
+        place.held.fetch_add((held as u64).wrapping_sub(held_before), Ordering::Relaxed);
         let is_blocked = !self.requests.unsent.is_empty() && self.replies.unsent.is_empty();
         progress.blocked.store(u64::from(is_blocked), Ordering::Relaxed);
     }
@@ -606,12 +612,13 @@ impl Connection {
             Kind::Plain => None,
         };
         let least = if row.kind == Kind::Produce { i64::from(head.size) } else { 1 };
+        let time = place.costs.of_all(head.api_key, row, head.size, self.in_flight.len());
         if row.kind == Kind::Produce && self.terms.producer_ids.as_ref().is_some_and(|ids| ids.is_closed()) {
             return self.refuse_request(Answer::Refused);
         }
         let answers = [
             of_bytes.map_or(Answer::Charged, |meter| meter.answer(least)),
-            self.terms.request_time.as_ref().map_or(Answer::Charged, |meter| meter.answer(1)),
+            self.terms.request_time.as_ref().map_or(Answer::Charged, |meter| meter.answer(time)),
         ];
         if let Some(answer) = [Answer::Refused, Answer::Later].into_iter().find(|answer| answers.contains(answer)) {
             return self.refuse_request(answer);
@@ -840,7 +847,7 @@ impl Connection {
     }
 
     /// Charges the reply to the first request in flight to all meters, or to none; returns its thread time, too.
-    fn charge_reply(&mut self, row: &Row, head: ReplyHead, place: &Workplace) -> (Answer, i64) {
+    fn charge_reply(&mut self, row: &Row, head: ReplyHead, place: &mut Workplace) -> (Answer, i64) {
         let Some(exchange) = self.in_flight.front() else { return (Answer::Refused, 0) };
         let fetched = match row.kind {
             Kind::Fetch | Kind::FetchWithHints => self.terms.fetched.as_ref(),
@@ -857,6 +864,7 @@ impl Connection {
             (None, None) => Answer::Charged,
         };
         if answer == Answer::Charged && self.measures_time() {
+            place.costs.note(exchange.api_key, nanos);
             self.thread_ns = 0;
         }
         (answer, nanos)

@@ -18,6 +18,7 @@ use rustix::time::{ClockId, Timespec, clock_gettime};
 
 use crate::completions::{Collected, Counting, Wanted};
 use crate::connection::{Connection, Rest, Turn, Workplace};
+use crate::costs::Costs;
 use crate::meters::lock;
 use crate::sockets::{Pipes, READ_BYTES, TAIL_BYTES};
 use crate::table::Table;
@@ -165,6 +166,8 @@ pub struct Engine {
     collections: u64,
     /// Number of requests that the threads have begun to forward, by API key.
     pub requests: Arc<Vec<AtomicU64>>,
+    /// Number of bytes that all connections hold (`Progress::held`).
+    pub held: Arc<AtomicU64>,
 }
 
 impl Engine {
@@ -188,6 +191,7 @@ impl Engine {
             loads: vec![0; count],
             collections: 0,
             requests,
+            held: Arc::default(),
         };
         for number in 0..count {
             if let Err(error) = engine.start_thread(number, &table, wanted) {
@@ -212,6 +216,8 @@ impl Engine {
             pipes: Pipes::default(),
             requests: Arc::clone(&self.requests),
             counting: Counting::new(wanted.clone()),
+            costs: Costs::default(),
+            held: Arc::clone(&self.held),
             now_ns: 0,
         };
         let mut worker = Worker::new(Arc::clone(&mailbox), Arc::clone(&self.shared), place)?;
@@ -501,6 +507,8 @@ impl Worker {
         }
         self.slot_of.remove(&id);
         self.free.push(slot);
+        let held = connection.progress.held.swap(0, Ordering::Relaxed);
+        self.place.held.fetch_sub(held, Ordering::Relaxed);
         Some((id, connection.into_rest()))
     }
 

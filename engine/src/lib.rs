@@ -8,11 +8,13 @@
 //! - `sockets`: reading, writing and splicing
 //! - `heads`, `walks`, `fields`: Kafka's protocol
 //! - `meters`: credit and charges
+//! - `costs`: what requests have cost lately, and how many may be in flight
 //! - `table`: the APIs that are relayed
 //! - `tls`: TLS, by rustls
 
 pub mod completions;
 pub mod connection;
+pub mod costs;
 pub mod engine;
 pub mod fields;
 pub mod heads;

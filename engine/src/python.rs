@@ -381,6 +381,10 @@ impl PyEngine {
         self.engine.requests.iter().map(value).collect()
     }
 
+    fn held(&self) -> u64 {
+        value(&self.engine.held)
+    }
+
     fn beats(&self) -> Vec<Option<u64>> {
         self.engine.beats()
     }

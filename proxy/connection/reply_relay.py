@@ -304,7 +304,7 @@ class ReplyRelay(Relay):
     async def _edit_large(self, steps: Steps[bytes | memoryview]) -> None:
         """Edit a large reply when it is this connection's turn for long steps, and send it."""
         info, watch = self.state.info, Stopwatch(self.shared.thread_time)
-        edited = await self.shared.long_steps.run(steps, watch.paused)
+        edited = await self.shared.long_steps.run(self.state.counts_for, steps, watch.paused)
         if info.measure_thread_time:
             info.thread_ns += watch.take_ns()
         self._large, self.waiting_bytes = None, 0

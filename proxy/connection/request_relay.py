@@ -412,6 +412,7 @@ class RequestRelay(RequestForwarding):
             exchange.client_id = bounded_name(head.client_id)
         exchange.acks = head.acks
         exchange.arrived = self.scanner.end - at >= LENGTH_BYTES + head.size
+        exchange.in_flight = len(state.in_flight)
         exchange.observed = api_key in shared.hooks.completions
         shared.counters.requests[api_key] += 1
         state.current = exchange

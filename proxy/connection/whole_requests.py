@@ -278,7 +278,7 @@ class WholeRequests:
         body = memoryview(pending.frame)[head.body_at :]
         if refusal is not None and (refusal.topics is None or exchange.api_key != ApiKey.METADATA):
             refusing = self._refuse(exchange, head, pending.frame, refusal)
-            await self._shared.long_steps.run(refusing, paused=watch.paused)
+            await self._shared.long_steps.run(state.counts_for, refusing, watch.paused)
             self.pending = None  # not before: if the connection ends while this waits, what was charged is given back
         elif is_answered_here(state, exchange):
             await answer_client_quotas(state, exchange, body, watch, allowed=exchange is self._allowed)
@@ -289,7 +289,7 @@ class WholeRequests:
         else:
             walk = None
             if exchange.read_batches:
-                walk = await self._shared.long_steps.run(self._walk(exchange, body), watch.paused)
+                walk = await self._shared.long_steps.run(state.counts_for, self._walk(exchange, body), watch.paused)
             self.pending = None
             if exchange.api_key == ApiKey.METADATA:
                 if must_forward(state, exchange, refusal) or known_reply is None:
@@ -309,10 +309,10 @@ class WholeRequests:
         answers: Answers | None = None
         while left is not None and not left.authorized:
             if left.question is not None:
-                in_turn = partial(self._shared.long_steps.run, paused=watch.paused)
+                in_turn = partial(self._shared.long_steps.run, self._state.counts_for, paused=watch.paused)
                 answers = await answer_question(self._state, left.question, ask, in_turn)
             steps = authorize_in_steps(self._state, exchange, left.head, left.frame, answers)
-            found = await self._shared.long_steps.run(steps, watch.paused)
+            found = await self._shared.long_steps.run(self._state.counts_for, steps, watch.paused)
             await self._let_others_run(len(left.frame), watch)
             self._note_thread_time(watch)  # before a denial, which charges it
             left = self._authorized(exchange, left.head, left.frame, found)
@@ -328,7 +328,7 @@ class WholeRequests:
         """Wait for this connection's turn before a step of the work for a request of ``size`` bytes, if it is long."""
         if size > LONG_STEP_BYTES:
             with watch.paused():
-                await self._shared.long_steps.wait_for_turn()
+                await self._shared.long_steps.wait_for_turn(self._state.counts_for)
 
     def _note_thread_time(self, watch: Stopwatch) -> None:
         info = self._state.info

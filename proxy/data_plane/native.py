@@ -35,6 +35,9 @@ EXTENSION: Final = "headrace._engine"
 COLLECT_S: Final = 0.05
 """Seconds between two collections of charges and counters."""
 
+HELD_STEP_BYTES: Final = 2**20
+"""What connections may hold more than was counted: each of them is asked then."""
+
 WATCH_S: Final = 1.0
 """Seconds between two checks whether the threads still run, while there are connections."""
 
@@ -47,6 +50,9 @@ class Relayed(Protocol):
 
     def note_completed(self, completed: Collected) -> None:
         """Report requests that were completed natively."""
+
+    def count_held(self) -> None:
+        """Count the bytes that it holds natively. This may end connections, if all together hold too much."""
 
 
 def is_installed() -> bool:
@@ -99,6 +105,8 @@ class NativeDataPlane:
         self._counters = counters
         self._counted = self.engine.requests()
         self._connections: dict[int, Relayed] = {}
+        self._held = 0
+        """The bytes that the connections held when all of them were counted."""
         self._rules = self._current_rules()
         if hooks.quotas is not None:
             hooks.quotas.on_change = self._end_terms
@@ -187,6 +195,7 @@ class NativeDataPlane:
                 self.returns[rest.reason] = self.returns.get(rest.reason, 0) + 1
                 connection.resume(rest)
         self.meters.grant()
+        self._count_held()
         self._completed.deliver()
         self._waiting.unpark_all()
         self._count_requests()
@@ -200,6 +209,16 @@ class NativeDataPlane:
             connection = self._connections.get(number)
             if connection is not None:
                 connection.note_completed(completed)
+
+    def _count_held(self) -> None:
+        """Count what connections hold if it has grown: a pass over all of them every few seconds comes too late."""
+        holds = self.engine.held()
+        if holds < self._held:
+            self._held = holds
+        elif holds - self._held > HELD_STEP_BYTES:
+            self._held = holds
+            for connection in list(self._connections.values()):
+                connection.count_held()
 
     def _end_terms(self) -> None:
         """Let all connections return, since what their terms depend on has changed; nothing is charged until then."""

@@ -41,6 +41,10 @@ class Holder(Protocol):
     def awaits_bytes(self) -> bool:
         """Whether the last bytes that were read end in the middle of a frame."""
 
+    @property
+    def left(self) -> int:
+        """How many bytes of the current frame have not been scanned; 0 between two frames."""
+
     def drop_held(self) -> None:
         """Free the bytes that it holds."""
 

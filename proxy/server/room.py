@@ -60,14 +60,19 @@ class MemoryLimit:
     def _close_holders(self, wanted: int, reason: str) -> None:
         """Close connections until ``wanted`` bytes are freed. ``reason`` has a place for what each one holds.
 
-        Those that the brokers have not accepted come first, then those of the address whose connections hold most.
+        Those of the user, or address, whose connections hold most come first. Before them come those that the brokers
+        have not accepted, if together they hold as much as is wanted: a client that holds much cannot be the reason
+        why others cannot log in.
         """
         holders = [each for each in self._connections if each.memory_bytes and not each.ended]
-        by_host: Counter[str] = Counter()
+        by_owner: Counter[str] = Counter()
         for each in holders:
-            by_host[each.info.peer.host] += each.memory_bytes
+            by_owner[each.counts_for] += each.memory_bytes
+        unaccepted = sum(each.memory_bytes for each in holders if not each.accepted)
+        frees_enough = unaccepted >= max(wanted, held.limit // 8)
         holders.sort(
-            key=lambda each: (not each.accepted, by_host[each.info.peer.host], each.memory_bytes), reverse=True
+            key=lambda each: (frees_enough and not each.accepted, by_owner[each.counts_for], each.memory_bytes),
+            reverse=True,
         )
         for each in holders:
             if wanted <= 0:

@@ -40,6 +40,8 @@ API_VERSIONS: Final = ApiKey.API_VERSIONS.value
 within ten seconds, and its next one would wait again."""
 ABANDONED: Final = (KEY, "abandoned")
 """Key in ``request.notes`` of the slots in which a request without a reply was charged."""
+FORGOTTEN: Final = 1 / 64
+"""The part of the difference to the highest cost of an API by which each request reduces it."""
 
 
 class RequestPercentage(BucketCallback):
@@ -51,6 +53,8 @@ class RequestPercentage(BucketCallback):
         super().__init__()
         self._request_time_ms: Callable[[Request], float | None]
         self._costs: Mapping[int, RequestCost] = DEFAULT_COSTS
+        self._highest_costs: dict[int, float] = {}
+        """Of the requests of each API lately, in the unit of the bucket, by API key."""
         self._exempt_time: SampledRate
 
     def _read_options(self, context: PluginContext) -> None:
@@ -94,7 +98,7 @@ class RequestPercentage(BucketCallback):
         if request.api_key == PRODUCE and request.acks == 0:
             self._exempt(request, now_ms)
             return None
-        if bucket.was_throttled(now_ms):
+        if bucket.was_throttled(now_ms) or (request.in_flight and self._may_exceed(request, bucket, now_ms)):
             request.alone = True
         if bucket.paced:
             return None if is_time_exempt(request) else reserve(request, self._slot, bucket, bucket.typical, now_ms)
@@ -116,6 +120,7 @@ class RequestPercentage(BucketCallback):
             own_ns, connection.thread_ns = connection.thread_ns, 0
             request.charged_thread_ns = self._handler_ns(request) + own_ns
         amount = request.charged_thread_ns * PERCENT_PER_NS
+        self._note_cost(request.api_key, amount)
         if settle(request, self._slot, amount, now_ms):
             return None
         return bucket.charge(amount, now_ms, longest_ms=bucket.window.seconds * 1000)
@@ -164,6 +169,25 @@ class RequestPercentage(BucketCallback):
         first_time = self._slot not in charged_by
         charged_by.add(self._slot)
         return first_time
+
+    def _may_exceed(self, request: Request, bucket: RateBucket, now_ms: int) -> bool:
+        """Return whether ``request`` and the earlier ones, whose replies will be charged, may together be throttled.
+
+        A broker handles one request of a connection after the other, and throttles the client before it reads the next
+        one. So no more requests may be in flight than the bucket has credit for, each taken to cost as much as the most
+        expensive one of its API lately.
+        """
+        if bucket.paced or bucket.policy.observe:
+            return False
+        api_key = request.api_key
+        least = estimate_ms(api_key, request.request_bytes, 0, None, self._costs) * 1e6 * PERCENT_PER_NS
+        cost = max(least, self._highest_costs.get(api_key, 0.0))
+        return (request.in_flight + 1) * cost > bucket.credit(now_ms)
+
+    def _note_cost(self, api_key: int, amount: float) -> None:
+        """Note what a request has cost, in the unit of the bucket."""
+        highest = self._highest_costs.get(api_key, 0.0)
+        self._highest_costs[api_key] = max(amount, highest + (amount - highest) * FORGOTTEN)
 
     def _handler_ns(self, request: Request) -> int:
         return round((self._request_time_ms(request) or 0.0) * 1e6)

@@ -171,6 +171,9 @@ class Engine:
     def requests(self) -> list[int]:
         """Return the number of requests that were relayed since the start, by API key."""
 
+    def held(self) -> int:
+        """Return how many bytes all connections hold: the sum of `Progress.held`."""
+
     def beats(self) -> list[int | None]:
         """Wake the threads that have connections, and return how often each thread has executed commands until now.
 

@@ -102,7 +102,8 @@ LONG_RUN: Final = {
     "test_ingest": """a_file_is_taken_however_old_it_is gaps_losses_and_ends_are_counted_by_instance
         folders_below_are_taken_in an_hour_with_much_in_it_is_written_by_several
         a_lost_checkpoint_doubles_nothing a_batch_can_be_repeated a_table_without_a_newer_column_has_nulls_in_it
-        a_folder_without_usage_files_is_reported nothing_new_is_nothing_to_do""",
+        a_folder_without_usage_files_is_reported nothing_new_is_nothing_to_do
+        what_is_no_record_is_put_aside_with_where_it_was""",
     "test_ingest_command": """more_instances_than_are_shown
         late_lines_are_taken_in_when_no_hour_is_final it_follows_until_a_signal
         instances_of_some_days""",

@@ -43,7 +43,7 @@ async def look_up(state: ConnectionState, exchange: Exchange, body: memoryview, 
     shared = state.shared
     ask = partial(ask_broker, state, exchange.correlation_id, exchange.client_id, watch)
     created, now_s = shared.created_topics, shared.clock()
-    in_turn = partial(shared.long_steps.run, paused=watch.paused)
+    in_turn = partial(shared.long_steps.run, state.counts_for, paused=watch.paused)
     if exchange.api_key == ApiKey.METADATA:
         known_reply = await look_up_auto_creation(exchange, body, ask, in_turn, created, now_s)
         if known_reply is not None and names_topics(state, exchange):

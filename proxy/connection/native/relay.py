@@ -252,9 +252,9 @@ class NativeRelay:
         state, progress = self._state, self._progress
         if progress is None:
             return
-        added = progress.held - self._held
-        self._held += added
-        state.held_bytes += added
+        self.count_held()
+        if state.ended:
+            return
         state.last_active_s = max(state.last_active_s, progress.active_ns / NS)
         if self._producer_ids is not None:
             ids = self._producer_ids
@@ -271,7 +271,14 @@ class NativeRelay:
                 state.shared.limits.max_connection_age_s
             ):
                 self.recall()
-        held.add(added)  # which may end this connection
+
+    def count_held(self) -> None:
+        """Count the bytes that it holds natively. This may end connections, if all together hold too much."""
+        if self._progress is not None:
+            added = self._progress.held - self._held
+            self._held += added
+            self._state.held_bytes += added
+            held.add(added)
 
     def _longest_quiet_s(self, progress: Progress) -> float:
         state = self._state

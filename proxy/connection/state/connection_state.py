@@ -17,6 +17,8 @@ import trio
 from headrace.proxy.connection.state.client_sasl import ClientSasl
 from headrace.proxy.connection.state.in_flight import HANDSHAKES_IN_FLIGHT, Exchange, InFlight, description_of
 from headrace.proxy.connection.state.muting import Mute
+from headrace.proxy.network.connection_rates import counted_address
+from headrace.quota_callbacks.entities import ANONYMOUS
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Hashable
@@ -486,6 +488,12 @@ class ConnectionState:
         """End the mute. The time for which the client was not read does not count as idle."""
         self.mute.release()
         self.last_active_s = self.shared.clock()
+
+    @property
+    def counts_for(self) -> str:
+        """Whom its memory and its long steps count for: its user, or, without one, the address of the client."""
+        user = self.info.user
+        return counted_address(self.info.peer.host) if user == ANONYMOUS else f"User:{user}"
 
     @property
     def memory_bytes(self) -> int:

@@ -93,11 +93,13 @@ def is_slow(state: ConnectionState, now_s: float) -> bool:
     """Return whether a request that has begun to arrive did not make progress for ``limits.request_timeout``.
 
     A part of a TLS record is the beginning of one. Progress is its last byte, or `PROGRESS_BYTES` more of it; a byte
-    now and then is none. Time in which the proxy does not read does not count.
+    now and then is none. Time in which the proxy does not read does not count: it reads a request to its end, also if
+    no further one is read.
     """
     requests = state.holders[0]
     has_begun = requests.awaits_bytes or (state.client.undecrypted_bytes > 0 and not requests.held)
-    if not has_begun or state.requesting or state.must_hold or state.mute.until_s > now_s:
+    reads_no_more = (state.must_hold or state.mute.until_s > now_s) and not requests.left
+    if not has_begun or state.requesting or reads_no_more:
         state.arrival = None
         return False
     state.client.report_all()  # what has arrived is read by the next check

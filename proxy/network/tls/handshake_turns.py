@@ -6,12 +6,12 @@ which these make the proxy connect, and by `headrace.proxy.admin.turns`.
 
 from __future__ import annotations
 
-from collections import OrderedDict, deque
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Final
 
 import trio
 
+from headrace.proxy.long_work import FairLock
 from headrace.proxy.network.connection_rates import counted_address
 
 if TYPE_CHECKING:
@@ -25,21 +25,19 @@ does not occupy the event loop."""
 class TurnsByAddress:
     """Turns of TLS handshakes. They go round the addresses, so that each waits for at most one turn of each other."""
 
-    __slots__ = ("_is_taken", "_next_s", "_pause_factor", "_waiting")
+    __slots__ = ("_lock", "_next_s", "_pause_factor")
 
     def __init__(self, pause_factor: float) -> None:
         self._pause_factor = pause_factor
         """A pause is this many times as long as the computation before it."""
-        self._is_taken = False
+        self._lock = FairLock()
         self._next_s = float("-inf")
         """Time at which the pause ends."""
-        self._waiting: OrderedDict[str, deque[trio.Event]] = OrderedDict()
-        """An event for each task that waits, by address; the first address has the next turn."""
 
     @asynccontextmanager
     async def turn(self, client: str) -> AsyncIterator[None]:
         """Wait for the turn of the client's address; the turn lasts until the end of the block."""
-        await self._acquire(counted_address(client))
+        await self._lock.acquire(counted_address(client))
         try:
             await trio.sleep_until(self._next_s)
             began_s = trio.current_time()
@@ -48,38 +46,7 @@ class TurnsByAddress:
             finally:
                 self._next_s = end_of_pause(began_s, self._pause_factor)
         finally:
-            self._release()
-
-    async def _acquire(self, address: str) -> None:
-        await trio.lowlevel.checkpoint_if_cancelled()
-        if not self._is_taken:
-            self._is_taken = True
-            return
-        event = trio.Event()
-        self._waiting.setdefault(address, deque()).append(event)
-        try:
-            await event.wait()
-        except BaseException:  # cancelled
-            if event.is_set():
-                self._release()
-            else:
-                self._leave(address, event)
-            raise
-
-    def _leave(self, address: str, event: trio.Event) -> None:
-        self._waiting[address].remove(event)
-        if not self._waiting[address]:
-            del self._waiting[address]
-
-    def _release(self) -> None:
-        """Give the turn to the address that has waited for longest; if none waits, the turn is free."""
-        if not self._waiting:
-            self._is_taken = False
-            return
-        address, events = self._waiting.popitem(last=False)
-        events.popleft().set()
-        if events:
-            self._waiting[address] = events
+            self._lock.release()
 
 
 def end_of_pause(began_s: float, factor: float) -> float:

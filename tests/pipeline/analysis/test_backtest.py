@@ -6,7 +6,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 from click.testing import CliRunner
+from pyspark.sql import Row
 
+from headrace.pipeline.analysis.backtest import backtest
+from headrace.pipeline.analysis.recommend.rules import DEFAULT_WINDOWS
 from headrace.pipeline.cli import pipeline
 from headrace.pipeline.lake import schemas
 from headrace.pipeline.lake.tables import Lake
@@ -48,6 +51,28 @@ def run(lake: Lake, *arguments: str) -> Result:
     return result
 
 
+def test_quotas_are_applied_to_usage(spark: SparkSession) -> None:
+    """165 MB over the ten seconds of Kafka's shortest window are eleven times the quota."""
+    quiet = {"response_bytes": 0, "thread_ms": 0.0}
+    used = [
+        record(NOON, user="steady", request_bytes=1_100_000, **quiet),
+        record(NOON, user="grows", request_bytes=165_000_000, **quiet),
+        record(NOON + DAY_S, user="grows", request_bytes=1_100_000, **quiet),
+    ]
+    quotas = [
+        Row(user="grows", client_id=None, key="producer_byte_rate", quota=1_500_000.0),
+        Row(user="<default>", client_id=None, key="producer_byte_rate", quota=1_200_000.0),
+    ]
+    rows = backtest(usage(spark, used), quotas, DEFAULT_WINDOWS).orderBy("user").collect()
+    assert [(row.user, row.entity, row.quota, row.seconds, row.throttled_seconds, row.amount) for row in rows] == [
+        ("grows", "user=grows", 1_500_000, 2, 1, 166_100_000),
+        ("steady", "user=<default>", 1_200_000, 1, 0, 1_100_000),
+    ]
+    assert {f"{row.first_day} {row.last_day}" for row in rows} == {"2026-09-21 2026-09-22"}
+    assert [row.longest_throttle_ms > 0 for row in rows] == [True, False]
+
+
+@pytest.mark.exhaustive
 def test_quotas_are_applied_to_the_days_after(lake: Lake) -> None:
     result = run(lake, *DAYS, "--backtest-to", "2026-09-22")
     assert "120 records from 2026-09-21" in result.output

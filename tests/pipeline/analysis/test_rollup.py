@@ -312,15 +312,19 @@ def test_clusters_have_bills_of_their_own_or_one(spark: SparkSession) -> None:
 
 
 def test_days_with_another_number_of_records_have_changed(spark: SparkSession) -> None:
-    days = by_day(by_hour(usage(spark, RECORDS), teams(spark)))
+    def computed(frame: DataFrame) -> DataFrame:
+        """Return the rows of ``frame``, which are then not computed for each comparison."""
+        return spark.createDataFrame(frame.collect(), frame.schema)
+
+    days = computed(by_day(by_hour(usage(spark, RECORDS), teams(spark))))
+    more = computed(by_day(by_hour(usage(spark, [*RECORDS, record(NOON + DAY_S)]), teams(spark))))
     assert changed_days(usage(spark, RECORDS), days) == []
     assert changed_days(usage(spark, [*RECORDS, record(NOON + DAY_S)]), days) == [TUESDAY]
     assert changed_days(usage(spark, [*RECORDS, record(NOON - DAY_S)]), days) == [MONDAY - dt.timedelta(days=1)]
     assert changed_days(usage(spark, []), days) == [], "its usage was removed since"
     for period in Period:
-        bills = bill(days, SHEET, period)
+        bills = computed(bill(days, SHEET, period))
         assert changed_periods(days, bills, period) == []
-        more = by_day(by_hour(usage(spark, [*RECORDS, record(NOON + DAY_S)]), teams(spark)))
         assert changed_periods(more, bills, period) == [TUESDAY if period is Period.DAY else MONDAY.replace(day=1)]
         assert changed_periods(days, bills.limit(0), period) != []
     before = days.withColumn("records", sf.lit(None).cast("long"))

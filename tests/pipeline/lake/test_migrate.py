@@ -53,6 +53,13 @@ def run(job: str, lake: Lake, *arguments: str) -> str:
     return result.output
 
 
+def test_a_lake_of_parquet_is_not_read(lake: Lake, spark: SparkSession) -> None:
+    write_old(lake, "usage", usage(spark, [record()]), "date", "hour")
+    with pytest.raises(InputError, match=r"usage was written by a version of Headrace before Delta Lake; .* migrate"):
+        lake.read("usage", schemas.USAGE)
+
+
+@pytest.mark.exhaustive
 def test_a_lake_of_parquet_is_converted_in_place(lake: Lake, spark: SparkSession) -> None:
     write_old(lake, "usage", usage(spark, [record(NOON, sequence=1)]).drop("topic"), "date", "hour")
     write_old(lake, "usage", usage(spark, [record(NOON + 3600, sequence=2)]), "date", "hour")
@@ -67,8 +74,6 @@ def test_a_lake_of_parquet_is_converted_in_place(lake: Lake, spark: SparkSession
         json.dumps({"second": NOON, "runs": {"ingest-1": {"before": 5, "newest": None}}})
     )
     (ingest / "lock.json").write_text("{}")
-    with pytest.raises(InputError, match=r"usage was written by a version of Headrace before Delta Lake; .* migrate"):
-        lake.read("usage", schemas.USAGE)
     run("migrate", lake)
     assert sequences(lake) == [1, 2]
     assert {path: path.stat().st_mtime_ns for path in files} == files, "the files of usage are as they were"

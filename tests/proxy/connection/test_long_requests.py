@@ -143,7 +143,7 @@ async def test_a_large_reply_counts_as_memory_while_it_waits_for_its_turn(autoju
     sent = reply(METADATA, 9, 1, topics=[{"name": name} for name in NAMES])
     async with open_book() as book:
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(book.shared.long_steps.run, long())
+            nursery.start_soon(book.shared.long_steps.run, "another", long())
             await book.client.sends(request(METADATA, 9, 1, topics=None))
             await book.upstream.wait_for_dial(1)
             await book.broker.receives()

@@ -9,6 +9,7 @@ import trio
 import trio.testing
 
 from headrace.proxy.connection import request_relay
+from headrace.proxy.connection.state.shared_state import Limits
 from headrace.proxy.connection.state.timeouts import PROGRESS_BYTES, end_if_overdue
 from headrace.quota_callbacks.api_keys import ApiKey
 from headrace.quota_callbacks.entities import QuotaEntity, QuotaKey
@@ -57,6 +58,19 @@ async def test_a_body_that_comes_byte_by_byte_is_cut_off(autojump_clock: MockClo
         frame = request(PRODUCE, 7, 1, acks=1, padding=100_000)
         await book.client.sends(frame[:1000])
         await book.upstream.wait_for_dial(1)
+        assert TIMEOUT_S < await dribble(book, frame[1000:], 1.0) <= TIMEOUT_S + 2 * SWEEP_S
+        assert book.connection.reason == SLOW
+
+
+async def test_a_body_that_fills_the_queue_in_flight_is_cut_off(autojump_clock: MockClock) -> None:
+    """The client is not read beyond this request, which is read to its end."""
+    limits = Limits(max_frame_bytes=10**6, max_collected_bytes=10**6, max_in_flight_requests=2)
+    async with open_book(limits=limits) as book:
+        await book.round_trip(request(HEARTBEAT, 4, 1), reply(HEARTBEAT, 4, 1))
+        frame = request(PRODUCE, 7, 3, acks=1, padding=100_000)
+        await book.client.sends(request(HEARTBEAT, 4, 2) + frame[:1000])
+        await trio.testing.wait_all_tasks_blocked()
+        assert book.connection.must_hold
         assert TIMEOUT_S < await dribble(book, frame[1000:], 1.0) <= TIMEOUT_S + 2 * SWEEP_S
         assert book.connection.reason == SLOW
 

@@ -157,6 +157,33 @@ def test_a_request_beyond_the_credit_returns(engine: Any) -> None:
     assert writes.settle(0) == [len(produced(1)) - 4]
 
 
+def test_no_more_requests_are_in_flight_than_there_is_credit_for(engine: Any) -> None:
+    """The model takes a little more than half a millisecond for each; so five of them are within three."""
+    used = Account(engine, 3_000_000)
+    with Wire(engine, request_time=used.number) as wire:
+        wire.send("client", BEAT * 10)
+        rest = wire.returned()
+        assert (rest.reason, len(rest.in_flight)) == ("credit", 5)
+        assert rest.request_tail + wire.unread("client") == BEAT * 5
+    assert used.settle(0) == []
+
+
+def test_the_bytes_that_connections_hold_are_summed() -> None:
+    engine = new_engine()
+    try:
+        ask = request(ApiKey.FETCH, 12, 1, max_bytes=MIB)
+        with Wire(engine, fetches_alone=True) as one, Wire(engine, fetches_alone=True) as other:
+            for wire in (one, other):
+                wire.send_read("client", ask + BEAT * 50)
+                wire.until(lambda wire=wire: wire.progress.held == 50 * len(BEAT))
+            assert engine.held() == 100 * len(BEAT)
+            assert one.recalled().reason == "recalled"
+            assert engine.held() == 50 * len(BEAT)
+        assert engine.held() == 0
+    finally:
+        engine.stop()
+
+
 def test_a_credit_that_is_gone_when_a_request_has_arrived(engine: Any) -> None:
     writes = Account(engine)
     with Wire(engine, produced=writes.number) as wire:

@@ -149,6 +149,9 @@ class StubEngine:
 
     charged = completed = returned = requests = collect = nothing
 
+    def held(self) -> int:
+        return 0
+
     def stop(self) -> None:
         """Do nothing: there are no threads."""
 

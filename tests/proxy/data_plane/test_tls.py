@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import os
 import socket
 import ssl
 from typing import TYPE_CHECKING, Any, Final
@@ -165,6 +166,17 @@ def test_a_connection_returns_in_the_middle_of_records(engine: Any, authority: A
         wire.until(lambda: len(wire.received["broker"]) == 5 * len(BEAT))
         wire.send("broker", BEATEN * 2)
         wire.until(lambda: wire.received["client"] == BEATEN * 2)
+
+
+def test_a_part_of_a_record_is_a_request_that_arrives(engine: Any, authority: Authority) -> None:
+    """Otherwise a byte now and then would keep the connection alive, as each counts as activity."""
+    with SecuredWire(engine, authority) as wire:
+        wire.send("client", BEAT)
+        wire.until(lambda: len(wire.received["broker"]) == len(BEAT))
+        assert not wire.progress.is_arriving
+        os.write(wire.client.fileno(), b"\x17\x03\x03\x01\x00" + bytes(5))
+        wire.until(lambda: wire.progress.is_arriving)
+        assert wire.rest is None
 
 
 def test_what_was_read_before_is_relayed(engine: Any, authority: Authority) -> None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 from trio.testing import wait_all_tasks_blocked
 
@@ -36,3 +37,61 @@ async def test_what_clients_hold_is_freed_if_it_ends_the_shortage(
         limit.relieve(1000, "limits.max_memory")
         assert book.connection.reason == f"client: accepting is paused, and it holds {holds} bytes: limits.max_memory"
         assert book.connection.memory_bytes == 0
+
+
+KIB = 1024
+LIMIT = 800 * KIB
+EIGHTH = LIMIT // 8
+
+
+@dataclass(eq=False)
+class StubConnection:
+    """A connection as far as the choice of those to close knows it."""
+
+    counts_for: str
+    memory_bytes: int
+    accepted: bool = True
+    ended: bool = False
+
+    def end_for_fault(self, _side: str, _reason: str, _cause: str) -> None:
+        self.ended = True
+
+    def drop_held(self) -> None:
+        held.count -= self.memory_bytes
+        self.memory_bytes = 0
+
+
+def closed_at_the_limit(monkeypatch: pytest.MonkeyPatch, *connections: StubConnection) -> list[StubConnection]:
+    """Return those that are closed when the limit is exceeded by a quarter."""
+    for name in ("count", "limit", "on_excess"):
+        monkeypatch.setattr(held, name, getattr(held, name))
+    members: Any = set(connections)
+    MemoryLimit(members, LIMIT)
+    held.count = 0
+    held.add(LIMIT * 5 // 4)
+    return [each for each in connections if each.ended]
+
+
+def test_the_owner_whose_connections_hold_most_is_closed_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Many connections of one IPv6 network hold less each than one connection of another client."""
+    network = [StubConnection("2001:db8::/64", 100 * KIB) for _ in range(9)]
+    other = StubConnection("192.0.2.1", 120 * KIB)
+    closed = closed_at_the_limit(monkeypatch, other, *network)
+    assert other not in closed
+    assert sum(each in closed for each in network) == 3  # down to seven eighths of the limit
+
+
+def test_logins_are_not_closed_for_what_a_served_client_holds(monkeypatch: pytest.MonkeyPatch) -> None:
+    logins = [StubConnection(f"192.0.2.{number}", KIB, accepted=False) for number in range(90)]
+    served = [StubConnection("User:alice", 200 * KIB) for _ in range(4)]
+    closed = closed_at_the_limit(monkeypatch, *logins, *served)
+    assert not any(each in closed for each in logins)
+    assert len(closed) == 2
+
+
+def test_clients_that_were_not_accepted_are_closed_first_if_they_hold_enough(monkeypatch: pytest.MonkeyPatch) -> None:
+    strangers = [StubConnection(f"192.0.2.{number}", 10 * KIB, accepted=False) for number in range(60)]
+    served = StubConnection("User:alice", 400 * KIB)
+    closed = closed_at_the_limit(monkeypatch, served, *strangers)
+    assert served not in closed
+    assert len(closed) == 30

@@ -119,3 +119,43 @@ def test_requests_between_brokers_are_charged_to_a_client() -> None:
 
 def test_sasl_is_charged_once_the_connection_has_authenticated() -> None:
     assert Callback(1, handler_ms=10**4).throttle_ms(SASL_HANDSHAKE) == 1000
+
+
+@pytest.mark.parametrize(
+    ("limit", "cost_ms", "in_flight", "alone"),
+    [
+        (1.0, 10, 0, False),  # nothing that is in flight could be charged later
+        (1.0, 10, 7, False),  # a credit of 100 ms, of which 10 are used: nine requests
+        (1.0, 10, 9, True),
+        (1.0, 0.5, 100, False),
+        (1e6, 10, 900, False),
+    ],
+)
+def test_no_more_is_in_flight_than_there_is_credit_for(
+    limit: float, cost_ms: float, in_flight: int, *, alone: bool
+) -> None:
+    rig = Callback(limit, handler_ms=cost_ms)
+    assert rig.throttle_ms() == 0
+    request = Request(rig.connection, HEARTBEAT, 4, 2, "c", 100, 0.0)
+    request.in_flight = in_flight
+    assert rig.callback.request_received(request, 0) is None
+    assert request.alone is alone
+
+
+def test_the_highest_cost_of_an_api_counts_for_it_alone() -> None:
+    """Cheap requests do not hide what expensive ones cost, and the first of an API costs what the model has for it."""
+    rig = Callback(1.0, handler_ms=10)
+    assert rig.throttle_ms() == 0
+    rig.callback._request_time_ms = lambda _request: 0.001
+    for _ in range(10):
+        assert rig.throttle_ms() == 0
+
+    def is_alone(api_key: int, in_flight: int, size: int = 100) -> bool:
+        request = Request(rig.connection, api_key, 4, 2, "c", size, 0.0)
+        request.in_flight = in_flight
+        rig.callback.request_received(request, 0)
+        return request.alone
+
+    assert (is_alone(HEARTBEAT, 5), is_alone(HEARTBEAT, 12)) == (False, True)
+    assert (is_alone(ApiKey.METADATA, 12), is_alone(ApiKey.METADATA, 2000)) == (False, True)
+    assert is_alone(PRODUCE, 12, 10_000_000)
