@@ -89,6 +89,8 @@ class AdminServer:
             return await page.answer(request)
 
     async def _livez(self, _request: HttpRequest) -> HttpResponse:
+        if hanging := self._operations.hanging:
+            return _json({"status": "not alive", "reasons": [hanging]}, HTTPStatus.SERVICE_UNAVAILABLE)
         return _json({"status": "ok"})
 
     async def _readyz(self, _request: HttpRequest) -> HttpResponse:

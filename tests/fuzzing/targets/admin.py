@@ -48,6 +48,7 @@ class FixedOperations(Operations):
     """Operations with fixed answers."""
 
     enforcement_enabled = True
+    hanging = ""
 
     def __init__(self) -> None: ...
 

@@ -38,6 +38,7 @@ class Nothing(Operations):
     """Operations of a proxy without clients."""
 
     enforcement_enabled = True
+    hanging = ""
 
     def __init__(self) -> None: ...
 

@@ -7,7 +7,12 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import trio
 
+from headrace.config import Admin
+from headrace.proxy.admin.access import Access
+from headrace.proxy.admin.http import HttpRequest
 from headrace.proxy.admin.operations import Operations
+from headrace.proxy.admin.server import AdminServer
+from headrace.proxy.counters import AdminCounters
 from headrace.proxy.data_plane.thread_watch import ThreadWatch
 from headrace.proxy.network.listener import Listener
 from headrace.proxy.network.topology import Topology
@@ -37,6 +42,10 @@ class Brokers:
 def listener(setting: str, brokers: Brokers) -> Listener:
     topology = Topology(advertised_host="proxy", advertised_port=9192, node_ids=range(3))
     return Listener(setting=setting, topology=topology, upstream=brokers)  # type: ignore[arg-type]
+
+
+async def no_body() -> bytes:
+    return b""
 
 
 class HangingDataPlane:
@@ -82,6 +91,14 @@ async def test_a_thread_of_the_data_plane_that_hangs_is_named(autojump_clock: Mo
         operations.serving = True
         assert operations.hanging == HANGING
         assert await operations.not_ready() == [HANGING, "no bootstrap server answers"]
+        settings = Admin.model_validate({"listen": "127.0.0.1:0"})
+        server = AdminServer(operations, Access(lambda: settings, None, AdminCounters()))
+        probe = HttpRequest(
+            method="GET", path="/livez", query={}, headers={"host": "localhost"}, read_body=no_body, client="127.0.0.1"
+        )
+        silent = await server.answer(probe)
+        assert (silent.status, HANGING.encode() in silent.body) == (503, True)
         data_plane.watch.check([13, 1], 13.0)
+        assert (await server.answer(probe)).status == 200
         assert operations.hanging == ""
         assert await operations.not_ready() == ["no bootstrap server answers"]
