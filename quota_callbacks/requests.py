@@ -273,6 +273,12 @@ class Request:
         self.error: str | None = None
         """The reason why there was no reply, such as ``upstream closed``; ``None`` if there was one."""
 
+    def make_notes(self) -> dict[object, Any]:
+        """Return `notes`, which are created if there are none."""
+        if self.notes is None:
+            self.notes = {}
+        return self.notes
+
     @property
     def is_ordinary(self) -> bool:
         """Whether it was completed without a throttle, a refusal or a failure, and without one that a quota in shadow

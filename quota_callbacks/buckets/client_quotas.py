@@ -77,9 +77,7 @@ class BucketSource(ABC):
         waiting = request.notes is not None and (WAITS, slot) in request.notes
         verdict = bucket.wait(request, ALWAYS if waiting else first_used_ms, now_ms)
         if verdict is not None:
-            if request.notes is None:
-                request.notes = {}
-            request.notes[WAITS, slot] = bucket
+            request.make_notes()[WAITS, slot] = bucket
         elif waiting and request.notes is not None:
             del request.notes[WAITS, slot]
             cache[slot] = (generation, user, client_id, bucket, NEVER)

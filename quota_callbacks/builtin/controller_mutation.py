@@ -189,19 +189,16 @@ class ControllerMutation(BucketCallback):
         """
         if len(self.sources) == 1:
             return math.inf
-        if request.notes is None:
-            request.notes = {}
-        tokens: dict[object, float] | None = request.notes.get(TOKENS)
+        notes = request.make_notes()
+        tokens: dict[object, float] | None = notes.get(TOKENS)
         if tokens is None:
-            tokens = request.notes[TOKENS] = {each.slot(KEY): _tokens(each, request, now_ms) for each in self.sources}
+            tokens = notes[TOKENS] = {each.slot(KEY): _tokens(each, request, now_ms) for each in self.sources}
         return min(found for slot, found in tokens.items() if slot != self._slot)
 
     def _note_charge(
         self, request: Request, bucket: MutationBucket, charged: Sequence[TopicMutation], *, held: bool = False
     ) -> None:
-        if request.notes is None:
-            request.notes = {}
-        request.notes[self._slot] = (bucket, charged, held)
+        request.make_notes()[self._slot] = (bucket, charged, held)
 
     def _take_charge(self, request: Request) -> tuple[MutationBucket, Sequence[TopicMutation], bool] | None:
         charge: tuple[MutationBucket, Sequence[TopicMutation], bool] | None

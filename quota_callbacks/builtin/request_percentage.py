@@ -163,9 +163,7 @@ class RequestPercentage(BucketCallback):
         if charged_by is None:
             if request.charged_thread_ns is not None:  # its reply was charged
                 return False
-            if request.notes is None:
-                request.notes = {}
-            charged_by = request.notes[ABANDONED] = set()
+            charged_by = request.make_notes()[ABANDONED] = set()
         first_time = self._slot not in charged_by
         charged_by.add(self._slot)
         return first_time

@@ -21,14 +21,13 @@ def reserve(request: Request, slot: object, bucket: RateBucket, amount: float, n
     The callback is asked again at the end of the hold, and calls this again: the request is then held for longer if
     those before it have cost more than they had reserved.
     """
-    if request.notes is None:
-        request.notes = {}
-    kept: tuple[RateBucket, float, float] | None = request.notes.get(slot)
+    notes = request.make_notes()
+    kept: tuple[RateBucket, float, float] | None = notes.get(slot)
     if kept is not None:
         return _held_for_longer(request, slot, kept, now_ms)
     settled = bucket.settled()
     verdict = bucket.reserve(amount, now_ms)
-    request.notes[slot] = (bucket, amount, settled)
+    notes[slot] = (bucket, amount, settled)
     return None if verdict is None else replace(verdict, ask_again=True)
 
 
