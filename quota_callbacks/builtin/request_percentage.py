@@ -175,12 +175,14 @@ class RequestPercentage(BucketCallback):
         one. So no more requests may be in flight than the bucket has credit for, each taken to cost as much as the most
         expensive one of its API lately.
         """
-        if bucket.paced or bucket.policy.observe:
+        limit = bucket.limit
+        if limit is None or bucket.policy.observe:
             return False
+        credit = bucket.burst_left(limit, now_ms) if bucket.paced else bucket.credit(now_ms)
         api_key = request.api_key
         least = estimate_ms(api_key, request.request_bytes, 0, None, self._costs) * 1e6 * PERCENT_PER_NS
         cost = max(least, self._highest_costs.get(api_key, 0.0))
-        return (request.in_flight + 1) * cost > bucket.credit(now_ms)
+        return (request.in_flight + 1) * cost > credit
 
     def _note_cost(self, api_key: int, amount: float) -> None:
         """Note what a request has cost, in the unit of the bucket."""

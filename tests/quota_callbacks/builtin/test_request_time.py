@@ -9,6 +9,7 @@ from headrace.quota_callbacks.buckets.sampled_rate import Window
 from headrace.quota_callbacks.builtin.request_percentage import PRODUCE, RequestPercentage
 from headrace.quota_callbacks.entities import QuotaKey
 from headrace.quota_callbacks.hookspecs import PluginContext
+from headrace.quota_callbacks.policies import EnforcementMode, QuotaPolicy
 from headrace.quota_callbacks.requests import PERCENT_PER_NS, Address, Connection, Request
 from tests.quota_callbacks.our_quotas import Op, OurQuotas
 
@@ -159,3 +160,19 @@ def test_the_highest_cost_of_an_api_counts_for_it_alone() -> None:
     assert (is_alone(HEARTBEAT, 5), is_alone(HEARTBEAT, 12)) == (False, True)
     assert (is_alone(ApiKey.METADATA, 12), is_alone(ApiKey.METADATA, 2000)) == (False, True)
     assert is_alone(PRODUCE, 12, 10_000_000)
+
+
+def test_a_paced_bucket_has_credit_for_what_is_left_of_its_burst() -> None:
+    """A burst of one second of 1 %: 10 ms."""
+    rig = Callback(1.0, handler_ms=0.5)
+    bucket = rig.quotas.quotas.bucket(KEY, "u", "c")
+    assert bucket is not None
+    bucket.policy = QuotaPolicy(mode=EnforcementMode.PACED)
+    assert rig.throttle_ms() == 0
+    alone = []
+    for in_flight in (5, 30):
+        request = Request(rig.connection, HEARTBEAT, 4, 2, "c", 100, 0.0)
+        request.in_flight = in_flight
+        assert rig.callback.request_received(request, 0) is None
+        alone.append(request.alone)
+    assert alone == [False, True]
