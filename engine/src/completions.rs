@@ -32,7 +32,7 @@ impl Wanted {
 /// The head of a reply, and what the request has cost.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Reply {
-    /// Time at which it was read (ns).
+    /// Time at which the head was read (ns).
     pub reply_ns: i64,
     /// Number of bytes of header and body.
     pub size: u32,
@@ -53,7 +53,7 @@ pub struct Sums {
     pub thread_ns: i64,
     /// Time between the forwarding of each request and its reply (ns).
     pub broker_ns: i64,
-    /// Number of requests by that time: up to each of the bounds, and beyond the last one.
+    /// Number of requests by the time between forwarding and reply: up to each of the bounds, and above the last one.
     pub latencies: Vec<u64>,
 }
 
@@ -91,7 +91,7 @@ impl Collected {
 /// What a thread needs to count.
 pub struct Counting {
     pub wanted: Wanted,
-    /// What has to be added to the monotonic clock to get the time since 1970 (ns).
+    /// The time since 1970 minus the time of the monotonic clock (ns).
     pub wall_offset_ns: i64,
     state: u64,
 }
@@ -118,9 +118,9 @@ impl Counting {
 pub struct Completions {
     /// Whether completed requests are counted or sampled.
     pub is_wanted: bool,
-    /// The reply that passes now.
+    /// The reply that is being forwarded.
     pub reply: Option<Reply>,
-    /// Requests whose reply was read, and was not accepted by the client as a whole.
+    /// Requests whose replies were read completely, and were not accepted completely by the client yet.
     unsent: Vec<(Exchange, Reply)>,
     collected: Collected,
 }

@@ -23,7 +23,7 @@ use crate::walks::produce::ProduceSteps;
 use crate::walks::produce_reply;
 use crate::walks::{Steps, Walk};
 
-/// Reads of one connection until others have their turn.
+/// Number of reads of one connection before other connections have their turn.
 const READS_A_TURN: usize = 8;
 
 /// What the control plane reads of a connection that is relayed natively, without asking the thread.
@@ -66,7 +66,8 @@ pub struct Exchange {
     pub alone: bool,
 }
 
-/// What the quotas of a connection permit without a question. A quota that does not apply has no meter.
+/// The meters and limits of a connection. A charge within the credit of a meter needs no decision of the control plane.
+/// A quota that does not apply has no meter.
 pub struct Terms {
     pub client_id: Box<[u8]>,
     pub produced: Option<Arc<Meter>>,
@@ -118,26 +119,26 @@ pub struct Rest {
     pub fault: Option<Fault>,
     pub request_tail: Vec<u8>,
     pub reply_tail: Vec<u8>,
-    /// Bytes of a request that were not read, after which the next frame begins. Above 0 only if the connection cannot
-    /// go on: a side has closed or failed.
+    /// Bytes of a request that were not read, after which the next frame begins. Above 0 only if the request was cut
+    /// off: by `Command::TakeBack`, by a failure, or because a side has closed.
     pub request_left: usize,
-    /// The same for a reply.
+    /// Bytes of a reply that were not read, after which the next frame begins; as `request_left`.
     pub reply_left: usize,
-    /// Whether bytes of replies were read that the client has not accepted. They are lost; only a connection whose client
-    /// has closed or failed returns so.
+    /// Whether bytes of replies were read that the client has not accepted. They are lost. It is true only after
+    /// `Command::TakeBack`, after a failure, or if the client has closed.
     pub reply_lost: bool,
     pub in_flight: Vec<Exchange>,
     /// The head of the reply that has begun, whose request is the first one in flight.
     pub begun_reply: Option<Reply>,
-    /// What was completed and not handed over before.
+    /// Completed requests that were not handed over before.
     pub completed: Collected,
-    /// Whether the last request in flight has arrived, and was not charged for that.
+    /// Whether the last request in flight has arrived and still has to be charged.
     pub asks_arrival: bool,
-    /// New producer ids of that request, which were not charged.
+    /// New producer ids of the last request in flight, which still have to be charged.
     pub producer_ids: Vec<i64>,
-    /// Whether it has more batches than were read.
+    /// Whether the last request in flight has more batches than were read.
     pub leaves_out: bool,
-    /// Thread time that was not charged (ns).
+    /// Thread time that still has to be charged (ns).
     pub thread_ns: i64,
 }
 
@@ -146,7 +147,7 @@ pub struct Rest {
 pub enum Turn {
     /// Wait for the sockets.
     Wait,
-    /// There is more to do, after others.
+    /// There is more to do, after the turns of other connections.
     Again,
     /// A credit is withdrawn for a moment, so that there is no event to wait for.
     Later,
@@ -154,7 +155,7 @@ pub enum Turn {
     Return,
 }
 
-/// What a thread lends to the connection whose turn it is.
+/// The resources of a thread that a connection uses during its turn.
 pub struct Workplace {
     pub table: Arc<Table>,
     pub buffer: Vec<u8>,
@@ -176,7 +177,7 @@ impl Workplace {
 enum Frame<S> {
     /// The next byte begins a frame.
     Between,
-    /// So many bytes pass unread.
+    /// This number of bytes is forwarded without being parsed.
     Skip(usize),
     Walk(Box<Walk<S>>),
 }
@@ -240,8 +241,8 @@ struct Direction<S> {
     /// Whether the tail may contain a frame that can be begun, so that it is scanned before the socket is read again.
     rescan: bool,
     unsent: Unsent,
-    /// Whether the last frame, or the longest records in it, were large enough to be spliced. The next ones are probably,
-    /// too, so that only their heads have to be read.
+    /// Whether the last frame, or the longest records in it, were large enough to be spliced. The next ones are
+    /// probably as large, so that only their heads have to be read.
     is_large: bool,
     /// Whether neither side has TLS.
     splices: bool,
@@ -286,7 +287,8 @@ impl<S: Steps> Direction<S> {
         self.frame.is_between() && self.unsent.is_empty()
     }
 
-    /// Puts the tail and one read into `buffer`; returns the end of the bytes, or what the read was instead.
+    /// Copies the tail into `buffer`, and reads once behind it, unless the tail may contain a frame. Returns the end of
+    /// the bytes, or the result of a read without bytes.
     fn fill(&mut self, from: &mut Socket, buffer: &mut [u8]) -> Result<Result<usize, Read>, Errno> {
         let kept = self.tail.len();
         buffer[..kept].copy_from_slice(&self.tail);
@@ -327,7 +329,7 @@ pub struct Connection {
     in_flight: VecDeque<Exchange>,
     leaves: Option<Reason>,
     fault: Option<Fault>,
-    /// Whether a side has closed, and what has begun is not completed.
+    /// Whether a side has closed, so that frames that have begun cannot be completed.
     is_cut: bool,
     /// Whether a credit is withdrawn for a moment, so that there is no event to wait for.
     asks_again: bool,
@@ -409,7 +411,7 @@ impl Connection {
                 self.completions.count(&mut place.counting, place.now_ns);
             }
             if self.client.hung_up && self.requests.is_quiet() && (self.leaves.is_some() || self.stops_reading()) {
-                self.cut(); // nothing is read any more that could show the end
+                self.cut(); // nothing is read from the client now, so no read finds the end
             }
             if self.fault.is_some() || self.is_cut || self.returns() {
                 turn = Turn::Return;
@@ -551,7 +553,7 @@ impl Connection {
     fn copy_request(&mut self, place: &mut Workplace) -> bool {
         match self.requests.fill(&mut self.client, &mut place.buffer) {
             Ok(Ok(end)) => self.scan_requests(end, place),
-            Ok(Err(Read::End)) => self.cut(), // of the whole connection, as in the control plane
+            Ok(Err(Read::End)) => self.cut(), // as in the control plane, this ends the whole connection
             Ok(Err(_)) => false,
             Err(error) => self.fail_client(error),
         }
@@ -581,7 +583,8 @@ impl Connection {
             }
         }
         self.requests.keep(&buffer[at..end]);
-        let more = is_one_frame && self.requests.frame.left() > 0; // alone, the broker can do nothing with the part
+        // The broker cannot use a part of one frame, so the system may wait for the rest before it sends the part.
+        let more = is_one_frame && self.requests.frame.left() > 0;
         let sent = if at > 0 { self.requests.unsent.send(&buffer[..at], &mut self.broker, more) } else { Ok(()) };
         place.buffer = buffer;
         match sent {
@@ -654,7 +657,8 @@ impl Connection {
         true
     }
 
-    /// Leaves the next request to the control plane, or asks again; returns that it must not be forwarded.
+    /// Leaves the next request to the control plane, or asks the meters again later. Always returns `false`: the
+    /// request must not be forwarded now.
     fn refuse_request(&mut self, answer: Answer) -> bool {
         if answer == Answer::Refused {
             self.leave(Reason::Credit);
@@ -796,11 +800,12 @@ impl Connection {
             return false;
         };
         if self.in_flight.len() == 1 && !self.requests.frame.is_between() {
-            self.leave(Reason::Reply); // the broker answers before it has read the request
+            self.leave(Reason::Reply); // the broker answers before the whole request was forwarded
             return false;
         }
         let Some(row) = table.get(exchange.api_key, exchange.version) else {
-            self.leave(Reason::Reply); // it was in flight before, and is edited
+            // Its request was forwarded before the native relay, by the control plane, which also processes the reply.
+            self.leave(Reason::Reply);
             return false;
         };
         let head = match read_reply(bytes, row, exchange.correlation_id, self.terms.longest_frame) {
@@ -846,7 +851,8 @@ impl Connection {
         true
     }
 
-    /// Charges the reply to the first request in flight to all meters, or to none; returns its thread time, too.
+    /// Charges all meters, or none, for the reply to the first request in flight; returns the answer, and the thread
+    /// time of the request.
     fn charge_reply(&mut self, row: &Row, head: ReplyHead, place: &mut Workplace) -> (Answer, i64) {
         let Some(exchange) = self.in_flight.front() else { return (Answer::Refused, 0) };
         let fetched = match row.kind {

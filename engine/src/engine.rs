@@ -29,12 +29,13 @@ pub const COUNTED_APIS: usize = 128;
 /// The most events that one wait returns.
 const EVENTS: usize = 128;
 
-/// One of so many turns is measured, and represents all of them: reading a thread's time is a system call.
+/// One of this number of turns is measured, and its thread time is multiplied by the number: reading a thread's time is
+/// a system call.
 const MEASURED_ONE_OF: u64 = 7;
 
-/// Time in nanoseconds until a charge is tried again whose credit is withdrawn: about as long as the control plane takes
-/// for a request. It doubles up to the second one if the control plane takes longer, so that a thread that waits for it
-/// does not take its processor.
+/// Least and greatest time in nanoseconds until a charge is tried again after its credit was withdrawn. The least time
+/// is about as long as the control plane takes for a request. The time doubles each time that the credit is still
+/// withdrawn, so that a waiting thread does not use the processor that the control plane needs.
 const LATER_NS: [i64; 2] = [100_000, 3_200_000];
 
 /// The event data of the descriptor that wakes a thread.
@@ -62,7 +63,7 @@ enum Command {
 enum Taken {
     #[default]
     NotYet,
-    /// What is left, unless the connection has returned on its own.
+    /// The `Rest` of the connection; `None` if the connection had returned by itself.
     Done(Option<Box<Rest>>),
 }
 
@@ -93,7 +94,7 @@ impl Answer {
 struct Mailbox {
     commands: Mutex<Vec<Command>>,
     wake: OwnedFd,
-    /// Whether the thread has completed requests to hand over.
+    /// Whether there are completed requests that the thread has not handed over.
     has_completed: AtomicBool,
     /// Whether the control plane waits for a connection, which is given back before others have their turn.
     is_waited_for: AtomicBool,
@@ -115,7 +116,7 @@ impl Mailbox {
 /// What all threads share with the control plane.
 struct Shared {
     returned: Mutex<Vec<Returned>>,
-    /// What was handed over of connections that have not returned, by id.
+    /// Completed requests that were handed over for connections that have not returned, by id of the connection.
     completed: Mutex<HashMap<u64, Collected>>,
     /// Number of executed `Command::Collect`.
     collections: AtomicU64,
@@ -136,7 +137,8 @@ impl Shared {
         }
     }
 
-    /// Adds what was handed over of a connection that returns to what is left of it.
+    /// Puts the completed requests that were handed over for a connection before those in its `Rest`, and removes them
+    /// from `completed`.
     fn complete(&self, id: u64, rest: &mut Rest) {
         if let Some(mut earlier) = lock(&self.completed).remove(&id) {
             earlier.append(std::mem::take(&mut rest.completed));
@@ -272,7 +274,8 @@ impl Engine {
         returned
     }
 
-    /// Asks the threads for what was completed; returns the number of `collections` from which on all have answered.
+    /// Asks the threads for the completed requests. All threads have answered as soon as `collections` has reached the
+    /// returned number.
     pub fn collect(&mut self) -> u64 {
         for mailbox in &self.mailboxes {
             if mailbox.has_completed.swap(false, Ordering::AcqRel) {
@@ -289,14 +292,15 @@ impl Engine {
         self.shared.collections.load(Ordering::Acquire)
     }
 
-    /// Returns what threads have handed over since the last call, by connection. None of the connections has returned.
+    /// Returns the completed requests that threads have handed over since the last call, by id of the connection. None
+    /// of these connections has been in the result of `returned` or of `TakeBack::wait`.
     #[must_use]
     pub fn completed(&self) -> HashMap<u64, Collected> {
         std::mem::take(&mut *lock(&self.shared.completed))
     }
 
     /// Wakes the threads that have connections, and returns how often each has executed its commands until now; `None`
-    /// for one without connections. A thread that runs has another number soon.
+    /// for a thread without connections. Unless a thread hangs, a later call returns a larger number for it.
     #[must_use]
     pub fn beats(&self) -> Vec<Option<u64>> {
         let ask = |mailbox: &Mailbox| {
@@ -444,7 +448,7 @@ impl Worker {
         }
         if has_ended || flags.contains(EventFlags::OUT) {
             socket.may_write = true;
-            let _ = socket.flush_tls(); // what fails is found by the next read or write
+            let _ = socket.flush_tls(); // the next read or write returns the error
         }
         socket.hung_up |= has_ended;
         self.turn(slot);
@@ -468,7 +472,7 @@ impl Worker {
         self.place.now_ns = clock_ns(ClockId::Monotonic);
         let place = &mut self.place;
         let turn = catch_unwind(AssertUnwindSafe(|| connection.turn(place))).unwrap_or_else(|_| {
-            self.place.buffer = new_buffer(); // it may have been lost
+            self.place.buffer = new_buffer(); // the panic may have dropped the buffer
             connection.fail();
             Turn::Return
         });
@@ -501,9 +505,10 @@ impl Worker {
 
     fn remove(&mut self, slot: usize) -> Option<Returned> {
         let Slot { id, mut connection, .. } = self.slots.get_mut(slot)?.take()?;
-        connection.completions.count(&mut self.place.counting, self.place.now_ns); // also what the client has not read
+        // This includes requests of whose replies the client has not accepted all bytes.
+        connection.completions.count(&mut self.place.counting, self.place.now_ns);
         for socket in [&connection.client, &connection.broker] {
-            let _ = epoll::delete(&self.epoll, socket.fd()); // it is not there if adding it has failed
+            let _ = epoll::delete(&self.epoll, socket.fd()); // fails if adding the descriptor has failed
         }
         self.slot_of.remove(&id);
         self.free.push(slot);
@@ -512,8 +517,8 @@ impl Worker {
         Some((id, connection.into_rest()))
     }
 
-    /// Gives back the connections that the control plane waits for. No other command is executed between two turns: a
-    /// connection that is added could take the place of one for which there is still an event.
+    /// Executes the commands `TakeBack`. Other commands wait until all events are handled: a new connection could take
+    /// the slot of another one for which there is still an event.
     fn give_back(&mut self) {
         if !self.mailbox.is_waited_for.swap(false, Ordering::AcqRel) {
             return;
@@ -534,7 +539,8 @@ impl Worker {
     /// Executes the commands; returns `false` if the thread has to end.
     fn obey(&mut self) -> bool {
         let _ = read(self.mailbox.wake.as_fd(), &mut [0_u8; 8]);
-        self.mailbox.beats.fetch_add(1, Ordering::Release); // after the read, which may take the wake of `Engine::beats`
+        // This follows the read, which may consume the event that `Engine::beats` has written.
+        self.mailbox.beats.fetch_add(1, Ordering::Release);
         let commands = std::mem::take(&mut *lock(&self.mailbox.commands));
         for command in commands {
             match command {

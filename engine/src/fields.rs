@@ -5,7 +5,7 @@
 pub enum Stop {
     /// The window ends before the field does.
     Short,
-    /// The bytes are no such field. The control plane reads them again, and reports the error.
+    /// The bytes are not a valid field. The control plane reads them again, and reports the error.
     Malformed,
 }
 

@@ -10,9 +10,9 @@ use crate::table::{Kind, Row, Table};
 /// Bytes of the length field before each frame.
 pub const LENGTH_BYTES: usize = 4;
 
-/// API key, version and correlation id.
+/// The least size of a request in bytes: API key, version and correlation id.
 const SHORTEST_REQUEST: u32 = 8;
-/// The correlation id.
+/// The least size of a reply in bytes: the correlation id.
 const SHORTEST_REPLY: u32 = 4;
 
 /// The head of a request.
@@ -33,8 +33,8 @@ pub struct RequestHead {
 
 /// Reads the head of the request at the beginning of `bytes`.
 ///
-/// It is `Malformed` if the control plane has to process the request: it has no row, its client id is not `client_id`,
-/// it has tagged fields in its head, it expects no reply, or it is longer than `longest`.
+/// Fails with `Malformed` if the control plane has to process the request: `table` has no row for it, its client id is
+/// not `client_id`, it has tagged fields in its head, it expects no reply, or it is longer than `longest`.
 pub fn read_request<'t>(
     bytes: &[u8],
     table: &'t Table,
@@ -45,8 +45,8 @@ pub fn read_request<'t>(
     read_request_fields(size, bytes, table, client_id).map_err(|stop| if stop == Stop::Short { short } else { stop })
 }
 
-/// Returns the size of the frame at the beginning of `bytes`, what is there of the frame, and what it means if a field
-/// ends after that: `Malformed` if the whole frame is there.
+/// Returns the size of the frame at the beginning of `bytes`, the part of the frame that is in `bytes`, and the error
+/// for a field that ends beyond this part: `Malformed` if the part is the whole frame, else `Short`.
 fn frame(bytes: &[u8], shortest: u32, longest: u32) -> Result<(u32, &[u8], Stop), Stop> {
     let size = u32::try_from(Cursor::new(bytes, 0).i32()?).map_err(|_| Stop::Malformed)?;
     if size < shortest || size > longest {
@@ -101,7 +101,7 @@ fn read_request_fields<'t>(
     Ok((RequestHead { size, api_key, version, correlation_id, body_at, acks, fetch_limits_at }, row))
 }
 
-/// Limits `max_bytes` and `min_bytes` of a Fetch, which begin at `at`, to `most` (`KafkaApis.handleFetchRequest`).
+/// Limits `min_bytes` and `max_bytes` of a Fetch, which begin at `at`, to `most` (`KafkaApis.handleFetchRequest`).
 pub fn cap_fetch(frame: &mut [u8], at: usize, most: i32) {
     let Some(fields) = frame.get_mut(at..at + 8) else { return };
     let read = |bytes: &[u8]| bytes.try_into().map_or(0, i32::from_be_bytes);
@@ -122,8 +122,8 @@ pub struct ReplyHead {
 
 /// Reads the head of the reply at the beginning of `bytes`, which has to answer `correlation_id`.
 ///
-/// It is `Malformed` if the control plane has to process the reply: it answers another request, its header has tagged
-/// fields, the broker throttles the client, or it is longer than `longest`.
+/// Fails with `Malformed` if the control plane has to process the reply: it answers another request, its header has
+/// tagged fields, the broker throttles the client, or it is longer than `longest`.
 pub fn read_reply(bytes: &[u8], row: &Row, correlation_id: i32, longest: u32) -> Result<ReplyHead, Stop> {
     let (size, bytes, short) = frame(bytes, SHORTEST_REPLY, longest)?;
     read_reply_fields(size, bytes, row, correlation_id).map_err(|stop| if stop == Stop::Short { short } else { stop })
@@ -216,7 +216,7 @@ mod tests {
         let table = table();
         let unusual = [
             request(0, 11, b"client", &[0, 0, 0, 1]),       // acks=0
-            request(0, 11, b"client", &[2, b'x', 0, 0, 1]), // the same, with a transactional id
+            request(0, 11, b"client", &[2, b'x', 0, 0, 1]), // acks=0, with a transactional id
             request(0, 8, b"client", &[0, 1, b'x', 0, 0, 1]),
             request(0, 11, b"other!", &[0, 0xff, 0xff, 1]), // another client id
             request(0, 12, b"client", &[0, 0xff, 0xff, 1]), // no row

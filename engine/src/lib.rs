@@ -1,5 +1,5 @@
 //! Headrace's native data plane: it relays the connections of accepted clients in threads of its own, without the
-//! interpreter's lock, as long as no decision is needed. `docs/architecture.md` has the whole picture.
+//! interpreter's lock, as long as no decision is needed. `docs/architecture.md` describes the whole proxy.
 //!
 //! - `python`: the extension module `headrace._engine`
 //! - `engine`: the threads

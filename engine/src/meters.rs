@@ -1,8 +1,9 @@
-//! Meters: what may still be charged to a bucket without a question to the control plane, and what has been charged.
+//! Meters. Each has the credit that can be charged to a bucket without the control plane, and the charges since then.
 //!
 //! The control plane grants each meter a credit: an amount of which it knows that every charge within it is allowed.
-//! A charge within the credit is noted with its time. One beyond it is refused, and the connection returns to the
-//! control plane, which decides. The control plane collects the notes, and records them in the bucket in their order.
+//! A charge within the credit is recorded with its time. A charge beyond the credit is refused, and the connection
+//! returns to the control plane, which decides. The control plane collects the charges, and records them in the bucket
+//! in the order of their times.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -11,7 +12,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 /// A charge: the time in milliseconds, and the amount in the meter's unit.
 pub type Charge = (i64, i64);
 
-/// Locks a mutex whose content is valid whenever its lock is free, also after a panic.
+/// Locks a mutex whose content is valid even if a thread has panicked while it held the lock.
 pub fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -19,7 +20,7 @@ pub fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 #[derive(Default)]
 struct Account {
     credit: i64,
-    /// Whether the control plane decides about a charge of its own now, and grants a credit afterwards.
+    /// Whether the control plane is deciding about a charge itself, and will grant a new credit afterwards.
     is_withdrawn: bool,
     charges: Vec<Charge>,
     listed: bool,
@@ -104,7 +105,7 @@ impl Meter {
         let mut account = lock(&self.account);
         account.listed = false;
         let mut charges = std::mem::take(&mut account.charges);
-        charges.sort_by_key(|charge| charge.0); // threads may charge in another order than they read the clock
+        charges.sort_by_key(|charge| charge.0); // a thread may read the clock before another one, and charge after it
         account.credit = 0;
         account.is_withdrawn = false;
         let credit = record(&charges)?;
@@ -154,11 +155,11 @@ pub struct SeenIds {
     is_closed: AtomicBool,
 }
 
-/// The most ids that are kept; beyond it, the set begins anew.
+/// The most ids that are kept. When one more is added, all others are removed.
 const MOST_SEEN_IDS: usize = 4096;
 
 impl SeenIds {
-    /// Returns whether `id` costs nothing at `now_ms`: it was charged, or it is below 0, which is none.
+    /// Returns whether `id` costs nothing at `now_ms`: it was charged before, or it is below 0, which stands for no id.
     #[must_use]
     pub fn contains(&self, id: i64, now_ms: i64) -> bool {
         if id < 0 {
@@ -176,7 +177,7 @@ impl SeenIds {
         ids.insert(id, until_ms);
     }
 
-    /// Leaves each request to the control plane from now on.
+    /// Leaves each Produce request to the control plane from now on.
     pub fn close(&self) {
         self.is_closed.store(true, Ordering::Relaxed);
     }

@@ -202,7 +202,7 @@ fn rest_of(py: Python<'_>, id: u64, rest: Rest) -> PyRest {
 /// Borrows a descriptor of the control plane for as long as the connection is relayed.
 fn borrow(fd: RawFd) -> PyResult<BorrowedFd<'static>> {
     if fd < 0 {
-        return Err(PyValueError::new_err(format!("{fd} is no descriptor")));
+        return Err(PyValueError::new_err(format!("{fd} is not a file descriptor")));
     }
     // SAFETY: The control plane owns the socket. It closes it only after the connection has returned (`returned`), or
     // after `take_back` has returned, which waits until the thread has dropped the connection; and `stop` ends the
@@ -237,7 +237,7 @@ impl PyEngine {
                 1 => Kind::Produce,
                 2 => Kind::Fetch,
                 3 => Kind::FetchWithHints,
-                _ => return Err(PyValueError::new_err(format!("{kind} is no kind of API"))),
+                _ => return Err(PyValueError::new_err(format!("{kind} is not a kind of API"))),
             };
             let throttle_at = usize::try_from(throttle_at).ok();
             table.insert(

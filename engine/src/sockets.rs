@@ -1,4 +1,4 @@
-//! Non-blocking reads and writes of one direction, by copying or by `splice`, and what is kept of them.
+//! Non-blocking reads and writes of one direction, by copying or by `splice`, and the bytes that cannot be sent yet.
 
 use std::sync::{Arc, Mutex};
 
@@ -13,14 +13,15 @@ use crate::tls::session::{PIECE_BYTES, Session};
 /// The most bytes of one read.
 pub const READ_BYTES: usize = 64 * 1024;
 
-/// The most bytes of what is kept of a stream because it cannot be forwarded yet: an incomplete head, or requests that
+/// The most bytes of a stream that are kept because they cannot be forwarded yet: an incomplete head, or requests that
 /// wait for an earlier one.
 pub const TAIL_BYTES: usize = READ_BYTES;
 
 /// The rest of a frame is spliced if it is at least this large. Copying less is cheaper than two more system calls.
 pub const SPLICE_FROM_BYTES: usize = 32 * 1024;
 
-/// The size of the read that follows a frame large enough to be spliced. The next one is probably as large.
+/// The size of the read after a frame that was large enough to be spliced: enough for the head of the next frame, which
+/// is probably as large.
 pub const HEAD_BYTES: usize = 4096;
 
 /// Capacity of a pipe: the default of `/proc/sys/fs/pipe-max-size`.
@@ -105,7 +106,8 @@ impl Socket {
         tls.flush(|bytes| self.send_plain(bytes, false))
     }
 
-    /// Number of bytes of the peer that TLS keeps: a part of a record, or what there was no room for.
+    /// Number of received bytes that TLS keeps: a part of a record, or bytes that did not fit into the buffer of the
+    /// reader.
     #[must_use]
     pub fn undecrypted(&self) -> usize {
         self.tls.as_ref().map_or(0, |tls| lock(tls).held())
@@ -133,8 +135,9 @@ impl Socket {
         }
     }
 
-    /// Writes what is accepted now; returns the number of bytes. `more`: the rest of the frame follows at once. With TLS,
-    /// it counts what was encrypted; the session keeps what was not accepted.
+    /// Writes the bytes that the socket accepts now; returns their number. `more`: the rest of the frame follows at
+    /// once. With TLS, the number is that of the bytes that were encrypted; the session keeps those that were not
+    /// accepted.
     pub fn send(&mut self, bytes: &[u8], more: bool) -> Result<usize, Errno> {
         let Some(tls) = self.tls.clone() else { return self.send_plain(bytes, more) };
         let mut tls = lock(&tls);

@@ -6,7 +6,7 @@
 /// How the bodies of a request and its reply are processed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// Request and reply pass unread, up to the throttle time of the reply.
+    /// Request and reply are forwarded unread, except for the throttle time of the reply.
     Plain,
     /// Produce: `acks` is read, and the batches if producer ids are charged. The reply is read.
     Produce,
@@ -28,12 +28,12 @@ pub struct Row {
     pub throttle_at: Option<usize>,
     /// Estimated time of one of the broker's threads for a request, in milliseconds.
     pub base_ms: f64,
-    /// The same for each KiB of request and reply.
+    /// Estimated time of one of the broker's threads for each KiB of request and reply, in milliseconds.
     pub per_kib_ms: f64,
 }
 
 impl Row {
-    /// Returns the estimated time of the broker's threads in nanoseconds, at most `observed_ns`, rounded half to even
+    /// Returns the estimated time of the broker's threads in nanoseconds, at most `observed_ms`, rounded half to even
     /// as Python's `round` does (`estimate_ms` in `headrace.quota_callbacks.builtin.request_costs`).
     #[must_use]
     pub fn handler_ns(&self, request_bytes: u32, response_bytes: u32, observed_ms: f64) -> i64 {

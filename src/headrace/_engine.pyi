@@ -27,10 +27,9 @@ threads in milliseconds: of each request, and of each KiB of request and reply.
 The kind is 0 for messages that pass unread, 1 for Produce, 2 for Fetch, 3 for Fetch with hints about new leaders."""
 
 ExchangeRow: TypeAlias = tuple[int, int, int, int, int, int, int, bool, bool]
-"""A request in flight: API key, version, correlation id, the field acks (0 if it is no Produce), bytes of the request,
-time of its first byte and of its
-forwarding in nanoseconds, whether it has arrived and was charged for that, and whether no other request is forwarded
-before its reply."""
+"""A request in flight: API key, version, correlation id, the field acks (0 if it is not a Produce), bytes of the
+request, time of its first byte and of its forwarding in nanoseconds, whether it has arrived and was charged, and
+whether no other request is forwarded before its reply."""
 
 ReplyRow: TypeAlias = tuple[int, int, int, int]
 """The head of a reply: time of its first byte in nanoseconds, bytes of the reply, bytes of its header, thread time of
@@ -116,13 +115,14 @@ class Engine:
             fetches_alone: whether no request is forwarded between a Fetch and its reply
             most_in_flight: the most requests in flight; the next one is not read before there are fewer
             longest_frame: the most bytes of a frame; a longer one ends the native relay
-            most_rows: the most batches of a Produce request that are read: `Rest.leaves_out`
+            most_rows: the most topics, partitions and tagged fields of a Produce request whose batches are read
             client_tls: the state of TLS with the client, after the handshake; ``None`` for plaintext. It must not be
                 used elsewhere until the connection has returned
-            broker_tls: the same with the broker
+            broker_tls: the state of TLS with the broker, under the same conditions; ``None`` for plaintext
 
         Raises:
-            ValueError: for a descriptor below 0, and for a tail that is longer than the engine's buffer
+            ValueError: for a descriptor below 0, for a tail that is longer than the engine's buffer, and for one meter
+                as both ``fetched`` and ``request_time``
             KeyError: for a meter that does not exist
         """
 
@@ -140,8 +140,8 @@ class Engine:
         """Return what is left of the connections that have returned since the last call."""
 
     def collect(self) -> int:
-        """Ask the threads for what was completed until now, and return the number of `collections` from which on it is
-        in `completed`. `fileno` is readable when a thread has answered."""
+        """Ask the threads for the completed requests. They are in `completed` as soon as `collections` has reached the
+        returned number. `fileno` is readable when a thread has answered."""
 
     def collections(self) -> int:
         """Return the number of answers of threads to `collect`."""
@@ -177,7 +177,8 @@ class Engine:
     def beats(self) -> list[int | None]:
         """Wake the threads that have connections, and return how often each thread has executed commands until now.
 
-        A thread that runs has another number soon after. ``None`` stands for a thread without connections.
+        Unless a thread hangs, a later call returns a larger number for it. ``None`` stands for a thread without
+        connections.
         """
 
     def stop(self) -> None:
@@ -262,7 +263,8 @@ class Rest:
 
     @property
     def reply_lost(self) -> bool:
-        """Whether bytes of replies were read that the client has not accepted; then it has closed or failed."""
+        """Whether bytes of replies were read that the client has not accepted, and that are lost: after
+        `Engine.take_back`, after a failure, or because the client has closed."""
 
     @property
     def in_flight(self) -> list[ExchangeRow]:
@@ -303,7 +305,7 @@ class SeenIds:
         """Add an id, which costs nothing until ``until_ms``. The set keeps some thousands, and begins anew beyond."""
 
     def close(self) -> None:
-        """Let each connection return with its next Produce request."""
+        """Let each connection that uses this set return with its next Produce request."""
 
 @final
 class TlsConfig:

@@ -15,7 +15,7 @@ use rustls::{ClientConfig, ServerConfig, SupportedProtocolVersion};
 
 use crate::tls::verifier::{AuthorityRow, Verifier};
 
-/// Session tickets for each full handshake of TLS 1.3. A client reconnects with one.
+/// Number of session tickets after each full handshake of TLS 1.3. One is enough for a client to resume its session.
 const TICKETS: usize = 1;
 
 /// The most tickets of one broker that are kept.

@@ -1,4 +1,4 @@
-//! Why a connection has failed, in the words of OpenSSL, which `headrace.proxy.network.tls.failures` explains.
+//! Failures of TLS, named as by OpenSSL, so that `headrace.proxy.network.tls.failures` can explain them.
 
 use std::fmt::Write as _;
 
@@ -12,7 +12,7 @@ use crate::tls::limits::Excess;
 pub enum Failure {
     /// A reason, as OpenSSL names it if it has a name for it.
     Reason(String),
-    /// The certificate of the peer is not accepted, and why.
+    /// The reason why the certificate of the peer is not accepted.
     Certificate(String),
     /// The peer has exceeded a limit.
     Excess(Excess),

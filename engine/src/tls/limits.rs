@@ -1,5 +1,5 @@
-//! What a peer makes this side compute without sending data: after the handshake as
-//! `headrace.proxy.network.tls.records.PeerLimits`, which has the same numbers.
+//! Limits on the work that a peer can cause without sending data. After the handshake they are those of
+//! `headrace.proxy.network.tls.records.PeerLimits`, with the same numbers.
 
 /// Length of the header of a record: type, version and length.
 pub const HEADER_BYTES: usize = 5;

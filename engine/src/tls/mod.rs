@@ -1,11 +1,11 @@
 //! TLS by rustls: with clients and with brokers, in the control plane and while a connection is relayed natively.
 //!
 //! - `session`: the state of one connection
-//! - `config`: what listeners and upstreams permit and show
+//! - `config`: versions, cipher suites and certificates of listeners and upstreams
 //! - `verifier`: whether the certificate of a peer is accepted
-//! - `failure`: why a connection has failed, in the words of OpenSSL
+//! - `failure`: failures, named as by OpenSSL
 //! - `python`: the classes of the extension module
-//! - `limits`: what a peer may make this side compute without sending data
+//! - `limits`: limits on records without data, and on messages that TLS has to answer
 
 pub mod config;
 pub mod failure;

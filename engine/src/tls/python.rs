@@ -60,13 +60,17 @@ impl PyTlsConfig {
     }
 
     fn accept(&self) -> PyResult<PyTlsSession> {
-        let Config::Server(config) = &self.0 else { return Err(PyTypeError::new_err("not of a server")) };
+        let Config::Server(config) = &self.0 else {
+            return Err(PyTypeError::new_err("this is not the configuration of a server"));
+        };
         let session = Session::accept(Arc::clone(config)).map_err(|error| PyValueError::new_err(error.to_string()))?;
         Ok(PyTlsSession(Arc::new(Mutex::new(session))))
     }
 
     fn connect(&self, host: String, sessions: &Bound<'_, PyTlsSessions>) -> PyResult<PyTlsSession> {
-        let Config::Client(config) = &self.0 else { return Err(PyTypeError::new_err("not of a client")) };
+        let Config::Client(config) = &self.0 else {
+            return Err(PyTypeError::new_err("this is not the configuration of a client"));
+        };
         let (config, name) = config::for_broker(config, host, &sessions.get().0).map_err(PyValueError::new_err)?;
         let session = Session::connect(config, name).map_err(|error| PyValueError::new_err(error.to_string()))?;
         Ok(PyTlsSession(Arc::new(Mutex::new(session))))

@@ -1,7 +1,9 @@
-//! The state of TLS of one connection. It does no system calls: its user passes what has arrived, and sends what it gives.
+//! The state of TLS of one connection. It does no system calls: the caller passes received bytes, and sends the
+//! returned ones.
 //!
 //! Records are decrypted in the buffer into which they were read, and the session keeps no buffer while nothing is
-//! incomplete. Used by the control plane during the handshake, and afterwards by the data plane that relays the connection.
+//! incomplete. Used by the control plane during the handshake, and afterwards by the data plane that relays the
+//! connection.
 
 use std::cell::RefCell;
 use std::sync::Arc;
@@ -28,14 +30,14 @@ const RECORD_BYTES: usize = 16 * 1024 + 2048 + 5;
 /// The most bytes that TLS itself has to send while the peer does not read them.
 const MAX_OWN_BYTES: usize = 16 * 1024;
 
-/// The most records with data that are decrypted until the limits on those without data are looked at.
+/// The most records with data that are decrypted before the limits on records without data are checked.
 const MOST_RECORDS: usize = 64;
 
 /// A record with the fatal alert `unrecognized_name`.
 const UNRECOGNIZED_NAME: [u8; 7] = [21, 3, 3, 0, 2, 2, 112];
 
 thread_local! {
-    /// Where the sessions of this thread decrypt, and where they encrypt.
+    /// The buffers in which the sessions of this thread decrypt and encrypt.
     static WORK: RefCell<(Vec<u8>, Vec<u8>)> = const { RefCell::new((Vec::new(), Vec::new())) };
 }
 
@@ -192,8 +194,8 @@ impl Session {
 
     // --- receiving ---
 
-    /// Decrypts what `read` reads, until there is something for `out`, or until it reads nothing. `read` returns the
-    /// number of bytes, 0 at the end of the stream, or `None` if nothing has arrived.
+    /// Decrypts the bytes that `read` reads, until there are bytes for `out`, or until `read` has no bytes. `read`
+    /// returns the number of bytes, 0 at the end of the stream, or `None` if nothing has arrived.
     ///
     /// Returns the number of bytes in `out`, which is 0 at the end of the stream, or `None` if nothing has arrived. A
     /// failure of TLS is `Ok(None)`: see `failure`.
@@ -268,7 +270,8 @@ impl Session {
         run.written
     }
 
-    /// Continues with bytes that have arrived, in the handshake; or reads up to the size of `out`.
+    /// Processes `bytes`, which were just received: continues the handshake, or decrypts data up to the size of `out`.
+    /// Returns the number of bytes in `out`.
     pub fn feed(&mut self, bytes: &[u8], out: &mut [u8]) -> usize {
         let count = self.take_plain(out);
         let mut all = std::mem::take(&mut self.incoming);
@@ -286,8 +289,8 @@ impl Session {
         count
     }
 
-    /// Lets rustls process `bytes`, until it needs more of them. `stops`: whether it stops when `out` is full;
-    /// otherwise `plain` gets what `out` has no room for.
+    /// Lets rustls process `bytes` until it needs more. `stops`: whether to stop when `out` is full; otherwise
+    /// decrypted bytes that do not fit into `out` are added to `plain`.
     fn run(&mut self, bytes: &mut [u8], out: &mut [u8], write: Write<'_>, stops: bool) -> Run {
         let mut run = Run::default();
         let own_before = self.outgoing.len();
@@ -335,7 +338,7 @@ impl Session {
         run
     }
 
-    /// Notes a failure, and takes the alert that names it.
+    /// Stores a failure, and adds the alert for it to the bytes to send.
     fn fail(&mut self, error: Error) {
         let asked = take_asked();
         if asked != Asked::default() {
@@ -368,8 +371,8 @@ impl Session {
 
     // --- sending ---
 
-    /// Encrypts at most `PIECE_BYTES`, passes all encrypted bytes to `write`, which returns the number of bytes that the
-    /// socket has accepted, and keeps the rest. Returns the number of bytes that were encrypted, which is 0 while
+    /// Encrypts at most `PIECE_BYTES`, passes all encrypted bytes to `write`, which returns the number of bytes that
+    /// the socket has accepted, and keeps the rest. Returns the number of bytes that were encrypted, which is 0 while
     /// earlier ones are kept, and after a failure.
     pub fn send<E>(&mut self, data: &[u8], mut write: impl FnMut(&[u8]) -> Result<usize, E>) -> Result<usize, E> {
         if self.unsent() > 0 {

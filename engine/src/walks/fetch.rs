@@ -2,7 +2,7 @@
 //!
 //! From v16 on, a response can end with `NodeEndpoints` (KIP-951): the addresses of new leaders, after all records. The
 //! walk replaces the tag of that field by one that no client knows, so that clients skip it and the length of the
-//! response stays the same. Source: `FetchResponse.json`, v16 to v18; `headrace.proxy.wire.walks.fetch` is the same.
+//! response stays the same. Source: `FetchResponse.json`, v16 to v18; `headrace.proxy.wire.walks.fetch` does the same.
 
 use super::{Progress, Steps};
 use crate::fields::{Cursor, Stop};
@@ -38,7 +38,7 @@ pub struct FetchSteps {
     topics: usize,
     partitions: usize,
     aborted: usize,
-    /// Tagged fields to skip before `group`; those of the whole response in `Group::LastTag`.
+    /// Number of tagged fields to skip before `group`; in `Group::LastTag`, of those at the end of the response.
     tags: usize,
     /// Number of `NodeEndpoints` fields that were made inert: 0 or 1.
     pub hints: u32,
@@ -50,7 +50,7 @@ impl Default for FetchSteps {
     }
 }
 
-/// Returns the number of elements of a compact array, of which 0 is null.
+/// Returns the number of elements of a compact array from its encoded length, in which 0 stands for null.
 fn elements(count: usize) -> usize {
     count.saturating_sub(1)
 }
@@ -132,7 +132,7 @@ impl Steps for FetchSteps {
                 let after = cursor.at;
                 progress.skip(length, after - at)?;
                 if tag == NODE_ENDPOINTS_TAG {
-                    bytes[at] |= INERT_TAG; // a tag that takes more bytes than necessary keeps their number
+                    bytes[at] |= INERT_TAG; // keeps the bit that says that further bytes of the tag follow
                     self.hints += 1;
                 }
                 self.tags -= 1;

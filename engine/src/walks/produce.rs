@@ -1,7 +1,7 @@
 //! A walk through a Produce request that reads the producer id of each record batch (KIP-936), and changes nothing.
 //!
 //! Source: `ProduceRequest.json`, v0 to v13; `DefaultRecordBatch` for the header of a batch, `ByteBufferLogInputStream`
-//! for the sequence of batches; `headrace.proxy.wire.walks.produce` is the same.
+//! for the sequence of batches; `headrace.proxy.wire.walks.produce` reads the same fields.
 
 use super::{Progress, Steps};
 use crate::fields::{Cursor, Stop};
@@ -15,7 +15,7 @@ const FIRST_WITH_TOPIC_IDS: i16 = 13;
 const ACKS_AND_TIMEOUT: usize = 6;
 const TOPIC_ID: usize = 16;
 const MAX_STRING: usize = 0x7fff;
-/// Bytes of a batch's header up to its producer id, with that.
+/// Bytes of the header of a batch up to the end of its producer id.
 const BATCH_BYTES: usize = 51;
 /// Bytes of base offset and batch length, which the batch length does not include.
 const LOG_OVERHEAD: usize = 12;
@@ -47,14 +47,14 @@ pub struct ProduceSteps {
     tags: usize,
     rows_left: usize,
     batches: usize,
-    /// The ids of the first `MAX_BATCHES` batches, without those of batches that have none.
+    /// The producer ids of those of the first `MAX_BATCHES` batches that have one.
     pub producer_ids: Vec<i64>,
-    /// Whether there are more batches.
+    /// Whether there are more than `MAX_BATCHES` batches.
     pub leaves_out: bool,
 }
 
 impl ProduceSteps {
-    /// `most_rows` is the most topics, partitions and tagged fields.
+    /// Begins a walk. A body with more than `most_rows` topics, partitions and tagged fields in all is `Malformed`.
     #[must_use]
     pub fn new(version: i16, most_rows: usize) -> Self {
         ProduceSteps {

@@ -1,4 +1,4 @@
-//! Reading a Produce response that arrived whole: whether it may pass as it is.
+//! Decides whether a Produce response, which has arrived completely, can be forwarded without an edit.
 //!
 //! Source: `ProduceResponse.json`, v0 to v13; `headrace.proxy.wire.walks.produce_reply` finds the same fields.
 
