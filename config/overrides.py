@@ -194,7 +194,8 @@ def variable_of(path: tuple[str, ...]) -> str:
 
 
 def _removed(name: str) -> str | None:
-    """Return why there is no variable any more for a key of earlier versions; ``None`` for other variables."""
+    """Return the reason if the variable was for a key that a later version has removed; ``None`` for other
+    variables."""
     for path, rule in REMOVED.items():
         if f"{name}__".startswith(variable_of((*map(str, path), ""))):
             return rule

@@ -279,8 +279,9 @@ class ConfiguredQuota(Section, json_schema_extra=_between_keys):
         NewConnections,
         choice(NewConnections),
         Key(
-            "What a throttle means for connections that are opened while it lasts. wait: their first request that is "
-            "charged waits for its end, so that a client gains nothing by reconnecting; kafka: nothing, as at a broker."
+            "What happens to connections that are opened while the entity is throttled. wait: their first request that "
+            "is charged is held until the throttle ends, so that a client gains nothing by reconnecting; kafka: they "
+            "are not held, as at a broker."
         ),
     ] = NewConnections.WAIT
 

@@ -215,7 +215,7 @@ def _ports(listen: Listen) -> Iterator[int]:
 
 
 def _port_at(port: int, listen: Listen) -> str:
-    """Return what a listener has at a port; an empty string if nothing."""
+    """Return for what a listener uses a port; an empty string if it does not use it."""
     if port == listen.address.port:
         return "the bootstrap port"
     node_id = port - listen.address.port - 1

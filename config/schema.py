@@ -46,7 +46,7 @@ class LogFormat(StrEnum):
 
 
 class DataPlane(StrEnum):
-    """What relays connections while nothing has to be decided."""
+    """The implementation that relays connections as long as their requests need no decision."""
 
     AUTO = "auto"
     NATIVE = "native"
@@ -121,8 +121,8 @@ REMOVED: Final[Mapping[Path, str]] = {
         "dropped at the next look-up, without a scheduler; delete the line"
     ),
     ("watchdog",): (
-        "removed with the worker processes, which it was about; delete it. The service manager restarts a proxy "
-        "that hangs (WatchdogSec of systemd)"
+        "removed, together with the worker processes that it supervised; delete it. The service manager restarts a "
+        "proxy that hangs (WatchdogSec of systemd)"
     ),
 }
 """Keys of earlier versions, with the error message for each."""
@@ -134,7 +134,7 @@ QuotaTables: TypeAlias = Mapping[int, Mapping[str, Any]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UncheckedQuotas:
-    """What the checks of the ``[[quotas]]`` tables need that are made once the plugins are loaded."""
+    """The input of those checks of the ``[[quotas]]`` tables that are made after the plugins are loaded."""
 
     with_other_names: QuotaTables
     """The tables with names that are not built in."""
@@ -174,7 +174,8 @@ class Config(Section):
             flag="--data-plane-threads",
         ),
     ] = 1
-    """That of ``workers``, if only that is set; `headrace.config.values.AUTO` stands for one per core."""
+    """If only ``workers`` is set, this is the value of ``workers``. `headrace.config.values.AUTO` stands for one thread
+    per core."""
     workers: Annotated[int | None, thread_count(), Key("Deprecated: sets data_plane_threads.", flag="--workers")] = None
     limits: Limits = Field(default_factory=Limits)
     shutdown: Shutdown = Field(default_factory=Shutdown)

@@ -6,7 +6,7 @@
     output     what jobs print and write: progress, results as text or JSON, files
     report     the HTML report
     analysis   the computations: bills, recommendations, what-if answers and more
-    finops     what is done with bills: budgets, and the export in the FOCUS format
+    finops     budgets and their alerts, and the export of bills in the format FOCUS
     ingestion  reading records from Kafka or files into the lake
     lake       the tables, their schemas, and the Spark session
     errors     the exceptions that jobs report to users

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from headrace.pipeline.output import Result
 
 JOBS: Final = {
-    "run": "Run several jobs one after the other, as a file says, in one Spark session.",
+    "run": "Run the jobs that a file lists, one after the other, in one Spark session.",
     "ingest": "Read usage records from Kafka or files into the lake, each once.",
     "instances": "List the records of each instance of the proxy, and those that are missing.",
     "rollup": "Sum usage by hour and day, user, client id and team; write bills.",
@@ -33,7 +33,7 @@ JOBS: Final = {
     "recommend": "Recommend quotas for each entity from its usage.",
     "what-if": "Compute who would be throttled by given quotas, and how long.",
     "calibrate": "Fit the cost model of request_percentage to a broker.",
-    "anomalies": "Find usage that is unlike each entity's own past.",
+    "anomalies": "Find entities whose usage differs from their own earlier usage.",
     "report": "Write one HTML file with plots.",
     "focus": "Export bills as CSV in the columns of FOCUS, for FinOps tools.",
     "compact": "Merge the small files of the tables.",
@@ -88,8 +88,9 @@ def pipeline() -> None:
     The lake (--lake) is a folder on a disk or in any store that Hadoop supports, such as s3a://bucket/headrace. Every
     job reads its tables from there and writes its results there. docs/pipeline.md describes all jobs.
 
-    The exit status is 0 if the job is done, also if there was nothing to do; 1 if it cannot be done as given; 2 for
-    wrong options; and 75 if another job was faster, so that this one can simply be run again.
+    The exit status is 0 if the job is done, even if there was nothing to do; 1 if the job cannot be done, for the
+    reason in its message; 2 for wrong options; and 75 if another job changed the same tables at the same time, so that
+    this one can be run again.
     """
 
 

@@ -1,4 +1,4 @@
-"""What jobs print and write: progress, results as text or as JSON, and files.
+"""The output of jobs: progress, results as text or as JSON, and files.
 
 Progress goes to standard error and results to standard output, so that a result can be piped. With ``--json``, standard
 output has one JSON object and nothing else.
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 Result = dict[str, Any]
-"""What a job has done, for ``--json``: numbers, texts, dates, and lists and dictionaries of them, by name."""
+"""The result of a job, for ``--json``: numbers, texts, dates, and lists and dictionaries of them, by name."""
 
 AS_JSON: Final = "headrace.pipeline.as_json"
 """Key in the metadata of click's context: whether the result is printed as JSON."""

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EffectiveOptions:
-    """What the options of both plugins have in common: how the environment has changed them."""
+    """The effect of environment variables on the options of the plugins metrics and tracing."""
 
     off_because: str | None = None
     """The variable that keeps the plugin off although ``enabled`` is true."""

@@ -19,7 +19,7 @@ WILDCARD: Final = "*"
 
 
 class ResourceType(StrEnum):
-    """What an action is done to."""
+    """The type of a resource (``org.apache.kafka.common.resource.ResourceType``)."""
 
     TOPIC = "Topic"
     GROUP = "Group"
@@ -31,7 +31,7 @@ class ResourceType(StrEnum):
 
 
 class Operation(StrEnum):
-    """What is done."""
+    """An operation on a resource (``org.apache.kafka.common.acl.AclOperation``)."""
 
     READ = "Read"
     WRITE = "Write"
@@ -67,7 +67,7 @@ class ResourcePattern:
 
 
 class Action(NamedTuple):
-    """One thing that a request does. It is a tuple, since one is created for every topic of every request."""
+    """An operation of a request on a resource. It is a tuple, since one is created for every topic of every request."""
 
     operation: Operation
     resource_type: ResourceType

@@ -62,8 +62,8 @@ class EntityTypeDefinition:
     """An entity type."""
 
     name: str
-    """As in the protocol and in files, for example ``client-id``. A letter, then letters, digits, ``_``, ``.``, ``-``;
-    64 characters at most."""
+    """The name in the protocol and in files, for example ``client-id``: a letter, then letters, digits, ``_``, ``.``,
+    ``-``; 64 characters at most."""
     help: str
     """What a name of this type stands for, in one sentence."""
     check: Callable[[str], None] | None = None
@@ -97,7 +97,7 @@ class QuotaKeyDefinition:
     """A quota key."""
 
     name: str
-    """As in the protocol and in files, for example ``producer_byte_rate``; see `EntityTypeDefinition.name`."""
+    """The name in the protocol and in files, for example ``producer_byte_rate``; see `EntityTypeDefinition.name`."""
     value_type: ValueType
     entity_types: frozenset[EntityTypes]
     """The entities that can have the key: every allowed combination of entity types."""
@@ -265,7 +265,7 @@ def ip_address(name: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address:
 def canonical_ip(name: str) -> str:
     """Return the usual form of an address (`ip_address`), in which two names of one address are equal.
 
-    What is no address, such as a host name that was set at a broker, is returned as it is.
+    A name that is not an address, such as a host name that was set at a broker, is returned unchanged.
     """
     try:
         return str(ip_address(name))
@@ -349,6 +349,6 @@ BUILTIN_SCHEMA: Final = QuotaSchema(
 def check_quota_value(key: str, value: float, entity: QuotaEntity | None = None) -> None:
     """Raise `ValueError` unless ``value`` is valid for a built-in key, and the entity, if there is one, can have it.
 
-    The same as `QuotaSchema.check` of `BUILTIN_SCHEMA`.
+    This is `QuotaSchema.check` of `BUILTIN_SCHEMA`.
     """
     BUILTIN_SCHEMA.check(key, value, entity)

@@ -192,10 +192,10 @@ def scoped_callback(scope: QuotaScope) -> object | None:
 
     Called once for each entity type with ``metric_tags``, after `quota_definitions`, with the buckets of that type. A
     callback that enforces a key of ``scope.keys`` for users and client ids implements it to enforce the key for other
-    entity types, too, as the built-in ones do. Of the object that is returned, the hooks `request_interest`,
-    `mutation_budget` and those from `request_received` to `request_denied` are called, as of a plugin, after those of
-    the plugins; in the log it has the plugin's name with that of the entity type. The hooks must be marked with
-    `hookimpl`. An exception, or an object without such a hook, stops the start.
+    entity types, too, as the built-in ones do. The returned object is called like a plugin, after the plugins, for the
+    hooks `request_interest`, `mutation_budget` and those from `request_received` to `request_denied`. In the log it has
+    the name of this plugin with that of the entity type. The hooks must be marked with `hookimpl`. An exception, or an
+    object without such a hook, stops the start.
     """
 
 
@@ -379,7 +379,7 @@ def mutation_budget(request: Request, now_ms: int) -> float | None:
 def request_time_ms(request: Request) -> float | None:
     """Return an estimate of the broker's handler time for ``request``, in milliseconds of one thread.
 
-    The cost model of ``request_percentage``. Called for each request to which this quota applies, when its reply
+    This is the cost model of ``request_percentage``. Called for each request that this quota applies to, when its reply
     arrives, and for a Produce request with acks=0 when it is received. Must not block or change anything. The first
     result that is not ``None`` is used, custom models before the built-in one
     (`headrace.quota_callbacks.builtin.request_costs`). A plugin that raises, or returns a negative or non-finite
@@ -460,14 +460,14 @@ def sasl_server_exchange(connection: Connection, mechanism: str) -> ServerExchan
 
     Called at the SaslHandshake of a client of a listener that terminates SASL, and again when the client
     re-authenticates (KIP-368); only for mechanisms that the listener enables. ``mechanism`` is written as the client
-    sent it. Must not block or change anything: what takes longer belongs into the exchange's `respond`, which is
+    sent it. Must not block or change anything: what takes longer must be done in the exchange's `respond`, which is
     called in a thread if its ``blocks`` is true. The exchange is for this authentication alone, and the client is
     accepted as the principal of its last step; `authentication_started` is not called then. It is also called once for
     each mechanism at the start and by ``headrace check-config`` (where the plugin was configured with ``dry``), with a
-    connection of no client; `None` from all plugins is an error of the configuration then. The first result that is
-    not ``None`` is used, custom plugins before the built-in ones; a plugin that raises is skipped. Without an exchange
-    the client gets the error UNSUPPORTED_SASL_MECHANISM. An exception of the exchange other than `SaslRefused` is
-    logged and counted as an error of the plugin, and the authentication fails.
+    `Connection` that does not belong to a client; if all plugins then return ``None``, the configuration is invalid.
+    The first result that is not ``None`` is used, custom plugins before the built-in ones; a plugin that raises is
+    skipped. Without an exchange the client gets the error UNSUPPORTED_SASL_MECHANISM. An exception of the exchange
+    other than `SaslRefused` is logged and counted as an error of the plugin, and the authentication fails.
     """
 
 
@@ -511,13 +511,13 @@ def authorizes_requests() -> bool:
 def authorize_requests(connection: Connection, actions: Sequence[Action]) -> Sequence[bool] | None:
     """Return for each action whether the client may do it; ``None`` if this plugin does not decide about this client.
 
-    Called for each request of a client that the broker has accepted, before quotas are charged, except for ApiVersions,
-    SaslHandshake and SaslAuthenticate, and for requests that name nothing that needs a permission; and for replies that
-    list resources of which the client may see only some; with some of the actions at a time if there are many. The
-    result has as many elements as ``actions``. Must not block or change anything. All plugins are asked, in turn, and
-    an action is allowed if at least one plugin allows it and none denies it. What no plugin decides about is denied. A
-    plugin that raises, or returns anything else, denies all actions. While no plugin takes part, requests are not read
-    for it.
+    Called for each request of a client that the broker has accepted, before quotas are charged. It is not called for
+    ApiVersions, SaslHandshake and SaslAuthenticate, nor for requests that name nothing that needs a permission. It is
+    also called for replies that list resources of which the client may see only some. If there are many actions, each
+    call has some of them. The result has as many elements as ``actions``. Must not block or change anything. All
+    plugins are asked, in turn, and an action is allowed if at least one plugin allows it and none denies it. An action
+    about which no plugin decides is denied. A plugin that raises, or returns anything else, denies all actions. If no
+    plugin is to be called (`authorizes_requests`), the proxy does not read requests for authorization.
     """
 
 
@@ -552,11 +552,11 @@ def connection_closed(connection: Connection, reason: str | None) -> None:
 def request_completed(request: Request) -> None:
     """Observe a request that is finished: the last byte of its reply was sent, or there will be no reply.
 
-    Called for every request of the APIs in `request_interest`, whether enforcement is on or off; but of a plugin that
-    has `requests_completed` or `request_sample_ratio` only for those that are not `Request.is_ordinary`, those in its
-    sample, and those of an API with `Interest.each_completed`. As long as a plugin has to be called for each request of
-    an API, the native data plane does not relay that API. ``request.error`` is set if there was no reply. ``request``
-    does not change any more and may be kept.
+    Called for every request of the APIs in `request_interest`, whether enforcement is on or off. A plugin that has
+    `requests_completed` or `request_sample_ratio` is called only for requests that are not `Request.is_ordinary`, for
+    those in its sample, and for those of an API with `Interest.each_completed`. As long as a plugin has to be called
+    for each request of an API, the native data plane does not relay that API. ``request.error`` is set if there was no
+    reply. ``request`` does not change any more and may be kept.
     """
 
 

@@ -69,7 +69,7 @@ class TokenObserver(Protocol):
 
 
 class UserSource(Enum):
-    """What has proved who a client is."""
+    """The evidence from which the proxy knows the user of a client."""
 
     BROKER = "broker"
     """The brokers have authenticated the client by SASL, and the proxy has observed it."""

@@ -15,7 +15,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RelayTerms:
-    """What is charged for the requests of one connection, and what is changed in them. ``None`` charges nothing."""
+    """The buckets that are charged for the requests of one connection, and the changes to its requests.
+
+    A bucket that is ``None`` is not charged.
+    """
 
     produced: RateBucket | None = None
     """Charged with the bytes of each Produce request that has arrived."""
@@ -26,6 +29,6 @@ class RelayTerms:
     producer_ids: ProducerIdBucket | None = None
     """Charged with the producer ids of each Produce request."""
     fetch_max_bytes: int | None = None
-    """As `Request.fetch_max_bytes`."""
+    """The most bytes that a Fetch may ask for (`Request.fetch_max_bytes`); ``None`` does not limit it."""
     fetch_alone: bool = False
-    """As `Request.alone`, for Fetch."""
+    """Whether no request is forwarded between a Fetch and its reply (`Request.alone`)."""

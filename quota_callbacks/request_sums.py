@@ -40,7 +40,7 @@ class RequestSums:
         self.user = user
         """The connection's user when they were completed."""
         self.client_id = client_id
-        """As `Request.client_id`."""
+        """The client id of the requests (`Request.client_id`)."""
         self.api_key = api_key
         """The API's number."""
         self.second = second

@@ -36,9 +36,9 @@ class Detail(Enum):
     BODY = "body"
     """The decoded body, in `Request.body`. For small requests, since the whole request is read into memory."""
     MUTATIONS = "mutations"
-    """What the request would change at the controller, in `Request.mutations`; for CreateTopics, DeleteTopics,
-    CreatePartitions, and Metadata that may create topics. The proxy asks the broker for partition counts that the
-    request does not contain, so this is done only for senders with a `mutation_budget`."""
+    """The changes that the request would make at the controller, in `Request.mutations`. For CreateTopics,
+    DeleteTopics, CreatePartitions, and Metadata that may create topics. The proxy asks the broker for partition counts
+    that the request does not contain, so this is done only for senders with a `mutation_budget`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -267,7 +267,8 @@ class Request:
         self.throttled_s: float | None = None
         """Time at which the mute for `throttle_ms` began."""
         self.reason: Reason | None = None
-        """The quota that caused the longest throttle or the refusal; without one, that would have in shadow mode."""
+        """The quota that caused the longest throttle or the refusal. Without such a quota: the quota in shadow mode
+        that would have caused it."""
         self.refused_code = 0
         """The error code of a refused request; 0 if the proxy did not refuse it."""
         self.error: str | None = None

@@ -33,7 +33,7 @@ class SaslRefused(Exception):  # noqa: N818 -- an outcome, not an error of the p
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SaslStep:
-    """What follows a client's token."""
+    """The result of one step of an authentication: the answer to a client's token, and the user if it is known."""
 
     answer: bytes = b""
     """The token to send to the client."""
@@ -54,7 +54,10 @@ class ServerExchange(Protocol):
         """
 
     def respond(self, token: bytes) -> SaslStep:
-        """Return what follows ``token``, the client's next one. Raises `SaslRefused`; then the exchange is over."""
+        """Process ``token``, the next one of the client, and return the result.
+
+        Raises `SaslRefused`; then the exchange is over.
+        """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,4 +1,4 @@
-"""What a plugin's own tests need: connections, requests and a plugin context, without a proxy or a clock.
+"""Helpers for the tests of a plugin: connections, requests and a plugin context, without a proxy or a clock.
 
 Time is an argument of every hook, so a test can call the hooks with any number of milliseconds.
 """

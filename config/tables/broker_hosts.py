@@ -9,7 +9,7 @@ import re
 from typing import Final
 
 NODE_ID: Final = "$(node_id)"
-"""What stands for the id of a broker."""
+"""The placeholder for the id of a broker in a host name."""
 HIGHEST_NODE_ID: Final = 2**31 - 1
 """Node ids are INT32 in Kafka's protocol, and not negative."""
 MAX_HOST_CHARACTERS: Final = 253

@@ -19,7 +19,7 @@ from headrace.quota_callbacks.secret_sources import secrets_of
 
 
 class StoreKind(StrEnum):
-    """Where quotas are kept that are set while the proxy runs."""
+    """The kind of store for the quotas that are set while the proxy runs."""
 
     SQLITE = "sqlite"
     """In the file ``client_quotas.file``."""
@@ -28,12 +28,12 @@ class StoreKind(StrEnum):
 
 
 class Unreachable(StrEnum):
-    """What a proxy does that cannot read the topic at start."""
+    """What a proxy does if it cannot read the topic of quotas at its start."""
 
     WAIT = "wait"
-    """It serves no client until it can."""
+    """It serves no client until it has read the topic."""
     SERVE = "serve"
-    """It serves clients with the quotas of the file, until it can."""
+    """It serves clients with the quotas of the configuration file until it has read the topic."""
 
 
 REPLICAS_MAX: Final = 32_767
@@ -52,7 +52,7 @@ class AlterRule(StrEnum):
 
 
 class BrokersQuotas(StrEnum):
-    """What is done about the quotas that were set at the brokers themselves."""
+    """The use that the proxy makes of the quotas that were set at the brokers themselves."""
 
     IGNORE = "ignore"
     COMPARE = "compare"
@@ -148,7 +148,7 @@ class ClientQuotas(Section):
         choice(AlterRule),
         Key(
             "Who may change quotas, if no plugin decides. anonymous: administrators, and clients that have not "
-            "authenticated, as at a broker without an authorizer; administrators: only they."
+            "authenticated, as at a broker without an authorizer; administrators: administrators only."
         ),
     ] = AlterRule.ANONYMOUS
     brokers: Annotated[
@@ -164,12 +164,15 @@ class ClientQuotas(Section):
     enforcement: Annotated[
         EnforcementMode,
         choice(EnforcementMode),
-        Key("How quotas are enforced that [[quotas]] does not have: kafka or paced."),
+        Key("How quotas that are not in [[quotas]] are enforced: kafka or paced."),
     ] = EnforcementMode.KAFKA
     new_connections: Annotated[
         NewConnections,
         choice(NewConnections),
-        Key("What a throttle by such a quota means for new connections: wait or kafka."),
+        Key(
+            "Whether new connections wait while a quota that is not in [[quotas]] throttles their entity: wait or "
+            "kafka."
+        ),
     ] = NewConnections.WAIT
 
     def awaited(self) -> str:

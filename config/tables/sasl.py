@@ -37,7 +37,7 @@ class LookupMechanism(StrEnum):
 
 
 class UnknownOwner(StrEnum):
-    """What becomes of a client that has authenticated by a delegation token whose owner cannot be found."""
+    """What the proxy does with a client whose delegation token has an owner that cannot be found."""
 
     FALLBACK_USER = "fallback_user"
     REFUSE = "refuse"
@@ -153,7 +153,7 @@ class UpstreamSasl(Section):
         WrapValidator(_read_identities),
         Key(
             "The user of the brokers as which the proxy authenticates for the clients of each user. Clients of other "
-            "users are refused. Without it, all clients have the identity above.",
+            "users are refused. Without this key, all clients share the identity of user and password.",
             restart=True,
         ),
     ] = ()

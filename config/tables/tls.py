@@ -31,7 +31,7 @@ class ClientCertificates(StrEnum):
 
 
 class _Tls(Section):
-    """What all these tables have."""
+    """The keys that all tables for TLS have."""
 
     key_file: Annotated[
         str | None,

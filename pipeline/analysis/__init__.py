@@ -1,7 +1,7 @@
 """Computations on the tables: bills, recommendations, what-if answers, cost models, anomalies.
 
 usage          functions of usage records that several jobs need
-events         what quotas are charged with, and when
+events         the amounts that are charged to quotas, and the times of the charges
 rollup         sums by hour and day, and bills
 teams          which users, client ids and topics belong to which team
 prices         price sheets, for bills

@@ -1,4 +1,4 @@
-"""What quotas are charged with: the amounts of usage records, and when they are charged."""
+"""The charges to quotas that follow from usage records: their amounts and times."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ NameT = TypeVar("NameT", str, "str | None")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TeamUsage:
-    """What a team has used of a cluster in a period."""
+    """The usage of a cluster by a team in a period."""
 
     cluster: str | None
     team: str
@@ -49,7 +49,7 @@ def parts_of(
 ) -> dict[tuple[str | None, str], Decimal]:
     """Return the parts in ``amount`` by cluster and team; they sum to it.
 
-    ``usage`` is that of one period. Only that of the cost's clusters counts; without any, there are no parts.
+    ``usage`` is of one period. Only usage of the clusters of the cost counts; if there is none, no team gets a part.
     """
     weights: dict[str, dict[str | None, int]] = {}
     for each in usage:
@@ -70,7 +70,7 @@ def parts_of(
 
 
 def _the_same_for(teams: Iterable[str]) -> dict[str, int]:
-    """Return equal weights of the teams; usage without a team has one only if there are no teams."""
+    """Return equal weights of the teams. Usage without a team gets a weight only if no team has usage."""
     everyone = list(teams)
     named = [team for team in everyone if team not in (NO_TEAM, UNATTRIBUTED)]
     return dict.fromkeys(named or everyone, 1)

@@ -1,4 +1,4 @@
-"""What is done with bills: budgets with alerts, and the export in the columns of FOCUS.
+"""Uses of bills: budgets with alerts, and the export in the columns of FOCUS.
 
 budget_files  budgets, from a TOML file
 spending      what teams have spent of their budgets, and the alerts for that

@@ -26,7 +26,7 @@ class TeamBudget(Table):
     alert_percent: Annotated[
         tuple[Annotated[int, whole(1, 1000)], ...], list_of("a list of percentages, such as [80, 100]", shortest=1)
     ] = (80, 100)
-    """There is an alert when so much of the amount is spent."""
+    """Percentages of the amount; there is an alert when spending reaches one of them."""
     cluster: Annotated[str | None, text("the id of a cluster")] = None
     """The cluster whose bills count; ``None``: all."""
 

@@ -39,7 +39,7 @@ CLUSTER_TAG: Final = "headrace/cluster"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sku:
-    """What is priced, with units as the attribute UnitFormat of the specification has them."""
+    """A quantity that has a price, with its unit in the form of the attribute UnitFormat of the specification."""
 
     sku: str
     meter: str
@@ -70,12 +70,12 @@ _KEYS: Final = {item.name: item.key for item in ITEMS}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Issuer:
-    """Who bills, and the prices for all teams."""
+    """The issuer of the bills, and the list prices."""
 
     provider: str
     account: str
     prices: Mapping[str, Decimal]
-    """List prices by key of the price sheet; of a price that it lacks, the price of the bill is taken."""
+    """List prices by key of the price sheet. For a key without a list price, the price of the bill is used."""
 
 
 def focus_cells(lines: Iterable[Row], issuer: Issuer) -> Iterator[Sequence[str]]:

@@ -1,4 +1,4 @@
-"""What teams have spent of their budgets, by the bills of a month, and which alerts follow from that.
+"""The share of its budget that each team has spent, by the bills of a month, and the alerts that are due.
 
 Bills are few, one for each team and cluster, so those of a month are collected.
 """
@@ -43,7 +43,8 @@ class Spending(NamedTuple):
 
     @property
     def alert(self) -> str:
-        """The id of the alert in force, the same in each run: who receives it twice can see that."""
+        """The id of the alert in force. It is the same in each run, so that a receiver can recognize a repeated
+        alert."""
         return f"{self.month:%Y-%m}/{self.cluster or '*'}/{self.team}/{self.state}"
 
     @property
@@ -64,15 +65,15 @@ class Progress:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bill:
-    """What matters of a team's bill."""
+    """The amounts of a team's bill that the budget depends on."""
 
     cluster: str | None
     team: str
     total: Decimal
     shared: Decimal
-    """The part of shared costs in it."""
+    """The part of the total that is for shared costs."""
     minimum: Decimal
-    """What the minimum has added to it."""
+    """The amount by which the team's minimum has raised the total."""
 
     def forecast(self, progress: Progress) -> Decimal:
         """Return the total at the end of the month if usage goes on as it was so far.
@@ -88,8 +89,8 @@ class Bill:
 def progress_of(days: DataFrame, hours: DataFrame, month: date, today: date) -> Progress | None:
     """Return how much of ``month``, by its first day, is rolled up; ``None`` for nothing.
 
-    ``days`` and ``hours`` are the rollups (`schemas.ROLLUP_DAY`, `schemas.ROLLUP_HOUR`). Nothing remains of a month
-    before that of ``today``.
+    ``days`` and ``hours`` are the rollups (`schemas.ROLLUP_DAY`, `schemas.ROLLUP_HOUR`). A month that ended before
+    ``today`` has no remaining days.
     """
     length = calendar.monthrange(month.year, month.month)[1]
     of_month = days.where(sf.trunc("date", "month") == sf.lit(month))

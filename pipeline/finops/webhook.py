@@ -52,9 +52,9 @@ def host_of(url: str) -> str:
 def post(url: str, document: str, token: str | None, pause: Callable[[float], object] = time.sleep) -> None:
     """Send a JSON document, at most `ATTEMPTS` times; blocks. ``token`` is a bearer token.
 
-    Any response with a status from 200 to 299 is a success. Other answers than server errors are not waited for: a
-    redirect, for example, is an error, since the request could be repeated elsewhere only without its body. Raises
-    `OutputError`.
+    Any response with a status from 200 to 299 is a success. The request is repeated after a server error, the statuses
+    408 and 429, and a failure of the connection. Any other response is an error at once; so is a redirect, which could
+    be followed only without the body of the request. Raises `OutputError`.
     """
     headers = {"Content-Type": "application/json", "User-Agent": "headrace"}
     if token is not None:

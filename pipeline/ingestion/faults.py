@@ -1,6 +1,6 @@
-"""What is wrong with a record, whether it was a line or a row of a Parquet file.
+"""The checks of a record, which may be a line or a row of a Parquet file, and the reasons for rejecting it.
 
-Called by `parsing` and `columnar`. Columns to columns, without an action of Spark.
+Called by `parsing` and `columnar`. Converts columns to columns, without an action of Spark.
 """
 
 from __future__ import annotations

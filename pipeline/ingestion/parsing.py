@@ -1,6 +1,6 @@
-"""Lines to records: what is wrong with a line that is no valid usage record.
+"""Converts lines to records, with the reason for each line that is not a valid usage record.
 
-Called by `ingest`; knows nothing of what the lake has. Columns to columns, without an action of Spark.
+Called by `ingest`; does not read the lake. Converts columns to columns, without an action of Spark.
 """
 
 from __future__ import annotations

@@ -36,7 +36,7 @@ LINES: Final = "usage-*.jsonl*"
 COLUMNS: Final = "usage-*.parquet"
 """Patterns of the names of files in the two formats."""
 _DAMAGED: Final = re.compile(r"Encountered error while reading file (.+?)\.(?:\s|$)")
-"""Spark's FAILED_READ_FILE."""
+"""Matches the message of Spark's error FAILED_READ_FILE."""
 NEVER_TOO_OLD: Final = "36500d"
 """A hundred years. By default, Spark silently ignores files that are more than seven days older than the newest."""
 
@@ -146,7 +146,8 @@ class KafkaSource:
             unknown = InputError(f"{self.option} {self.topic}: cannot be read: {cause_of(error)}")
             raise (self.as_pipeline_error(error) or unknown) from error
         if any(row.key is None for row in rows):
-            raise InputError(f"{self.option} {self.topic}: messages without a key; of each key, the newest one counts")
+            problem = "some messages have no key, but only the newest message of each key is read"
+            raise InputError(f"{self.option} {self.topic}: {problem}")
         return [(f"partition {row.partition}, offset {row.offset}", row.value) for row in rows if row.value is not None]
 
     def describe_empty(self, spark: SparkSession) -> str | None:  # noqa: ARG002 -- a source's signature

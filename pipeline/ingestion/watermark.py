@@ -23,7 +23,7 @@ FOLDER: Final = "_ingest"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourceState:
-    """What is kept of one source."""
+    """The state that is stored for one source."""
 
     second: int | None = None
     """The newest second of its runs that have ended."""

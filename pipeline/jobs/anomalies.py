@@ -84,7 +84,8 @@ MINUTES_OF_A_DAY = 1440
 def command(
     *, spark: SparkOptions, lake: str, first: date | None, last: date | None, window: int, **rules_given: Any
 ) -> Result:
-    """Find usage that is unlike each entity's own past: producer ids, retries, connections, bytes and thread time.
+    """Find entities whose usage differs from their own earlier usage: producer ids, retries, connections, bytes and
+    thread time.
 
     The table anomalies is rewritten for the days that are examined: by default, the last two days of usage. A day's
     windows, and sketches with which later days are compared, are kept in anomaly_windows and anomaly_sketches. An

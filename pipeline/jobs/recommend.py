@@ -95,8 +95,8 @@ SHOWN = 20
     "--capacity",
     multiple=True,
     metavar="KEY=VALUE",
-    help="What the cluster can bear, such as producer_byte_rate=200MiB/s; may be repeated. The default quota is at most"
-    " what the other quotas leave of it.",
+    help="Capacity of the cluster for a key, such as producer_byte_rate=200MiB/s; may be repeated. The default quota is"
+    " at most what remains of the capacity after the other quotas.",
 )
 @click.option(
     "--backtest-from",
@@ -105,7 +105,13 @@ SHOWN = 20
     metavar="DATE",
     help="First of the days, after --to, whose usage the recommended quotas are applied to.",
 )
-@click.option("--backtest-to", "test_to", type=DAY, metavar="DATE", help="Last of these days (UTC).")
+@click.option(
+    "--backtest-to",
+    "test_to",
+    type=DAY,
+    metavar="DATE",
+    help="Last day (UTC) whose usage the recommended quotas are applied to.",
+)
 @click.option("--toml", metavar="FILE", help="File for [[quotas]] tables, for the proxy's configuration.")
 @click.option("--commands", metavar="FILE", help="File for kafka-configs commands that set the quotas.")
 @click.option(
@@ -146,9 +152,10 @@ def command(
 ) -> Result:
     """Recommend a quota for each entity and quota key, with the reason, from recorded usage.
 
-    The table recommendations has all of them; --toml and --commands write them to files. Clients that storm or ignore
-    their limits are marked, and get no more than they have. With --backtest-from, the quotas are applied to the usage
-    of later days: the table backtest has the result. Use what-if for their effect on other usage.
+    The table recommendations has all of them; --toml and --commands write them to files. Clients that retry without
+    pause, or ignore their limits, are marked; their recommended quota is at most their present one. With
+    --backtest-from, the quotas are applied to the usage of later days: the table backtest has the result. Use what-if
+    for their effect on other usage.
     """
     if numbers["allow_throttled"] and not follow_peaks:
         raise click.UsageError("--allow-throttled is the limit of --follow-peaks; expected both, or neither")

@@ -82,9 +82,9 @@ def command(
 ) -> Result:
     """Sum usage by hour and day, cluster, sender and team; with --prices, write a bill for each cluster and team.
 
-    Only days whose usage has changed are rolled up, and only the bills that they belong to, or that there are not yet,
-    are written; --again replaces all. A day that has no usage (any more) keeps its rows. Bills are of all rolled up
-    days of each period that contains one of the selected days.
+    Only days whose usage has changed are rolled up. Only the bills of periods with such days, and bills that do not
+    exist yet, are written; --again rolls up and writes all. The rows of a day whose usage was removed are kept. A bill
+    is for all rolled up days of its period, if the period contains one of the selected days.
     """
     if output is not None and prices is None:
         raise click.UsageError("--output is the file for the bills, which require --prices")
@@ -172,8 +172,8 @@ def _report_days(tables: Lake, days: Sequence[date]) -> Result:
     until = hours.agg(sf.date_format(sf.max("hour"), "yyyy-MM-dd HH:mm").alias("hour")).collect()[0].hour
     report_progress(
         f"{len(days):,} days, the last hour is {until} UTC; {found.senders:,} senders, {found.requests:,} requests,"
-        f" {found.bytes:,} bytes, {found.unattributed:,} of them without a recorded sender and {found.no_team:,} of"
-        " senders without a team"
+        f" {found.bytes:,} bytes; {found.unattributed:,} bytes have no recorded sender, and {found.no_team:,} bytes are"
+        " of senders that have no team"
     )
     return {**found.asDict(), "last_hour": until}
 
@@ -187,7 +187,7 @@ class Bills:
         self._across_clusters = across_clusters
 
     def write(self, tables: Lake, first: date | None, last: date | None, *, again: bool) -> list[date]:
-        """Write the bills of periods whose rolled up usage has changed, and those that are missing, or all.
+        """Write the bills of periods whose rolled up usage has changed, and missing bills; with ``again``, all bills.
 
         Return the first days of these periods.
         """
@@ -204,7 +204,7 @@ class Bills:
             tables.replace("chargeback", lines.repartition(1), "period", "date")
         if left := len(starts) - len(due):
             report_progress(
-                f"the bills of {left:,} periods are of unchanged usage and stay as they are; --again replaces them"
+                f"the usage of {left:,} periods has not changed, so their bills are kept; --again replaces them"
             )
         return due
 

@@ -68,7 +68,7 @@ def command(context: click.Context, *, spark: SparkOptions, plan: str) -> Result
 
 
 def _start_with_connector(jobs: Sequence[click.Context]) -> None:
-    """Start Spark with its Kafka connector if any job needs it: all jobs have the session that the first one starts."""
+    """Start Spark with its Kafka connector if any job needs it, since the first job starts the session for all jobs."""
     from headrace.pipeline.lake.session import SparkOptions, start_session
 
     for job in jobs:
@@ -108,7 +108,10 @@ def read_plan(path: str) -> dict[str, dict[str, Any]]:
 def _contexts(
     plan: Mapping[str, Mapping[str, Any]], of_all: Mapping[str, Any], path: str, parent: click.Context
 ) -> Iterator[click.Context]:
-    """Yield a context for each job, with its options and those ``of_all`` jobs checked. Raises `InputError`."""
+    """Yield a context for each job, with its options and those in ``of_all``, after checking them.
+
+    Raises `InputError`.
+    """
     for name, options in plan.items():
         try:
             yield command_of(name).make_context(name, list(_arguments({**options, **of_all})), parent=parent)

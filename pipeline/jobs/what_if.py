@@ -79,12 +79,11 @@ def command(
     trace: str | None,
     output: str | None,
 ) -> Result:
-    """Compute who would have been throttled by these quotas, for how long, and how much usage would have been delayed.
+    """Compute who would have been throttled by the given quotas, for how long, and how much usage would be delayed.
 
-    The table what_if has the answer by hour and bucket: for the usage as recorded, with no sender waiting, and
-    with senders that wait for each throttle time. Usage that was throttled while it was recorded is less than the
-    demand, which --demand estimates. With --trace, the throttle times are those of headrace replay, event
-    for event.
+    The table what_if has the result by hour and bucket, for two cases: the usage as recorded, in which no sender waits;
+    and senders that wait for each throttle time. Usage that was throttled while it was recorded is less than the
+    demand, which --demand estimates. With --trace, the throttle times are those of headrace replay for each event.
     """
     if trace is not None:
         if lake or quotas or demand or not output:
@@ -146,18 +145,18 @@ def _report_result(answer: DataFrame) -> Result:
 
 
 def _report_uncertain(totals: DataFrame) -> None:
-    """Report buckets that are not throttled, of which records of one second cannot tell whether they would be."""
+    """Report buckets that are not throttled, but might be, since a record has only the sum of one second."""
     count = totals.count()
     if not count:
         return
     report_progress(
-        f"{count:,} of the buckets that are not throttled may be: the records do not show when within a second usage"
-        " came, and below these limits that decides"
+        f"{count:,} of the buckets that are not throttled might be throttled: a record has the sum of one second, and"
+        " below these limits it matters when within the second the usage came"
     )
     for row in totals.orderBy(sf.desc(sf.col("certain_quota") / sf.col("quota"))).limit(SHOWN).collect():
         report_progress(
             f"{row.key} of {_name(row.user, row.client_id)}: the quota of {row.entity} is {row.quota:.10g}; records of"
-            f" one second cannot tell below {_limit(row.certain_quota)}"
+            f" one second are not precise enough below {_limit(row.certain_quota)}"
         )
 
 
@@ -196,8 +195,8 @@ def _report_recorded_throttles(named: NamedUsage) -> None:
         return
     report_progress(
         f"the recorded usage of {len(named.throttled):,} buckets was itself throttled, so their demand is not known:"
-        " with higher quotas, they may use and wait more than computed here (--demand charges what they would have used"
-        " at most)"
+        " with higher quotas, their senders may use more, and wait longer, than computed here (--demand charges what"
+        " they would have used at most)"
     )
     most = sorted(named.throttled.items(), key=lambda each: (-sum(each[1]), each[0]))
     for number, (throttled, refused) in most[:SHOWN]:

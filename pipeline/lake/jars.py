@@ -19,10 +19,10 @@ from headrace.pipeline.errors import NoJarsError
 KAFKA_CONNECTOR: Final = "org.apache.spark:spark-sql-kafka-0-10_2.13:4.0.0"
 """Maven coordinate; its version is that of the pyspark that the extra ``pipeline`` pins."""
 DELTA_LAKE: Final = "io.delta:delta-spark_2.13:4.0.0"
-"""Maven coordinate; its version is for the same version of Spark."""
+"""Maven coordinate; its version is for the version of Spark that the extra ``pipeline`` pins."""
 
 S3_CLIENT: Final = "org.apache.hadoop:hadoop-aws:3.4.1"
-"""Maven coordinate; its version is that of the Hadoop in pyspark. With Amazon's own library it has 560 MB."""
+"""Maven coordinate; the version is that of Hadoop in pyspark. The jars, with Amazon's own library, take 560 MB."""
 
 CACHE_VARIABLE: Final = "HEADRACE_PIPELINE_CACHE"
 REPOSITORY_VARIABLE: Final = "HEADRACE_PIPELINE_REPOSITORY"
@@ -48,7 +48,7 @@ def jars_of(coordinate: str) -> tuple[Path, ...]:
 
 
 def _download(coordinate: str, folder: Path) -> None:
-    """Download into a temporary folder and rename it, so that ``folder`` is never seen half filled."""
+    """Download into a temporary folder and rename it, so that ``folder`` never exists with only some of the jars."""
     try:
         from jgo.constants import MAVEN_CENTRAL_URL
         from jgo.maven import MavenContext

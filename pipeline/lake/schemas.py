@@ -192,9 +192,10 @@ CHARGEBACK: Final = _columns(
 """The table ``chargeback``: lines of bills. ``date`` is the first day of the ``period``, a day or a month.
 A null ``cluster`` stands for all clusters.
 
-``used`` is exact, in ``unit``; ``quantity`` is the same in the unit of the ``price`` (``per``). They are null in the
-lines of shared costs, ``discount``, ``minimum`` and ``total``; ``total`` is the sum of the lines before it,
-and has the number of usage ``records`` that the bill is of (null in the other lines, and in older versions).
+``used`` is exact, in ``unit``; ``quantity`` is the same amount in the unit of the ``price`` (``per``). Both are null in
+the lines of shared costs, ``discount``, ``minimum`` and ``total``. The line ``total`` is the sum of the lines before
+it. Its ``records`` is the number of usage records from which the bill was computed; ``records`` is null in the other
+lines, and in bills of older versions.
 """
 
 BUDGETS: Final = _columns(
@@ -274,8 +275,8 @@ delayed, are for senders that wait for each throttle time.
 """
 
 TRUTH: Final = _columns(broker=_TEXT, t_ms=_LONG, api_key=_INT, requests=_LONG, local_ms=_DOUBLE)
-"""What a broker has counted since its start until ``t_ms`` (milliseconds since 1970): the requests of an API, and the
-sum of their handler times in milliseconds.
+"""The counters of a broker at ``t_ms`` (milliseconds since 1970), since its start: the requests of an API, and the sum
+of their handler times in milliseconds.
 """
 
 SAMPLES: Final = _columns(
@@ -381,9 +382,9 @@ windows, the number of usage records, and whether the day was final.
 """
 
 OF_ONE_CLUSTER: Final = ("what_if", "recommendations", "backtest", "costs")
-"""The tables whose rows are of the cluster that a job was run for, named in a further column ``cluster``."""
+"""The tables that are computed for one cluster at a time, whose name is in the further column ``cluster``."""
 
 RELEASES: Final = _columns(number=_LONG, released=TimestampType(), versions=MapType(_TEXT, _LONG))
-"""The table ``releases``: by their number, which versions of the tables of `headrace.pipeline.lake.tables.RELEASED` are
-in force.
+"""The table ``releases``. A row is a release: its number, and the versions of the tables of
+`headrace.pipeline.lake.tables.RELEASED` that belong to it.
 """

@@ -35,7 +35,7 @@ def cause_of(error: BaseException) -> str:
 
 
 def as_pipeline_error(error: BaseException) -> PipelineError | None:
-    """Return what users can act on: a file that is damaged, a full disk, a JVM that has ended; else ``None``."""
+    """Return the error for the user if a damaged file, a full disk or the end of the JVM caused it; else ``None``."""
     text = str(error)
     if is_spark_error(error) and any(each in text for each in _UNREADABLE):
         return InputError(f"cannot read {_place_of(text)}: {cause_of(error)}")
@@ -47,7 +47,7 @@ def as_pipeline_error(error: BaseException) -> PipelineError | None:
     is_gone = is_spark_error(error) and any(each in text for each in _ENDED)
     if is_gone or isinstance(error, ConnectionError):
         return PipelineError(
-            "Spark's JVM has ended before the job was done: it was killed, perhaps for want of memory, or has crashed;"
+            "Spark's JVM ended before the job was done: it crashed, or was killed, perhaps because memory ran out;"
             " its own messages are above. --conf spark.driver.memory=4g gives it more memory"
         )
     return None
@@ -55,7 +55,7 @@ def as_pipeline_error(error: BaseException) -> PipelineError | None:
 
 @contextlib.contextmanager
 def reported_errors() -> Iterator[None]:
-    """Raise what `as_pipeline_error` knows as `PipelineError`; Spark notices much only when it computes rows."""
+    """Convert errors of Spark by `as_pipeline_error`. Spark finds many errors only when it computes rows."""
     try:
         yield
     except PipelineError:

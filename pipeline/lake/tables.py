@@ -68,7 +68,7 @@ VERSION_HOURS: Final = 7 * 24
 """Time for which old versions of a table can be read after they were replaced."""
 
 _PROPERTIES: Final = {"usage": {"delta.dataSkippingStatsColumns": "instance,sequence,second,cluster"}}
-"""Properties of new tables: of which columns files have the least and the greatest value."""
+"""Properties of new tables: the columns of which Delta Lake keeps the minimum and maximum of each file."""
 
 
 class Lake:
@@ -124,7 +124,7 @@ class Lake:
         self._write(table, frame, "append", by, {"mergeSchema": "true"})
 
     def replace(self, table: str, frame: DataFrame, *by: str) -> None:
-        """Replace the partitions that ``frame`` has rows of; without ``by``, the whole table. Raises `OutputError`."""
+        """Replace the partitions that have rows in ``frame``; without ``by``, the whole table. Raises `OutputError`."""
         if by:
             self._write(table, frame, "overwrite", by, {"partitionOverwriteMode": "dynamic", "mergeSchema": "true"})
         else:
@@ -135,10 +135,10 @@ class Lake:
         self._write(table, frame, "overwrite", by, {"overwriteSchema": "true", "partitionOverwriteMode": "static"})
 
     def replace_of_cluster(self, table: str, frame: DataFrame, cluster: str | None) -> None:
-        """Replace the rows of one cluster in a table of `schemas.OF_ONE_CLUSTER`, also by none. Raises `OutputError`.
+        """Replace the rows of one cluster in a table of `schemas.OF_ONE_CLUSTER`. Raises `OutputError`.
 
-        ``frame`` lacks the column ``cluster``. Rows without a cluster are replaced, too: they are of versions that did
-        not distinguish clusters, or of usage without a cluster.
+        ``frame`` lacks the column ``cluster``, and may be empty. Rows without a cluster are replaced, too: they are of
+        versions that did not distinguish clusters, or of usage without a cluster.
         """
         from pyspark.sql import functions as sf
 
@@ -162,7 +162,7 @@ class Lake:
         return whole.where(of_cluster | sf.col("cluster").isNull()).drop("cluster")
 
     def replace_partition(self, table: str, frame: DataFrame, column: str, value: object) -> None:
-        """Replace the partition in which ``column``, missing in ``frame``, has this value, also by an empty one."""
+        """Replace the partition in which ``column``, which ``frame`` lacks, has this value; ``frame`` may be empty."""
         from pyspark.sql import functions as sf
 
         whole = frame.withColumn(column, sf.lit(value))
@@ -182,8 +182,8 @@ class Lake:
     ) -> tuple[int, int]:
         """Merge small files of the days from ``first`` to ``last``, in partitions for which ``condition`` (SQL) holds.
 
-        Return the number of files that were merged, and of those that they became; 0 for a table without days, if days
-        are given. Rows are the same before and after, so other jobs may read and add rows.
+        Return the number of files that were merged, and of those that replace them. Both are 0 if days are given and
+        the table has no column ``date``. The rows stay the same, so other jobs may read and add rows meanwhile.
         """
         bounds = [f"date >= '{first}'"] if first else []
         bounds += [f"date <= '{last}'"] if last else []
@@ -233,7 +233,7 @@ class Lake:
             return False
         if DeltaTable.isDeltaTable(self.spark, path):
             return True
-        if not is_old_table(self.spark, path):  # what a first write leaves that was killed
+        if not is_old_table(self.spark, path):  # the remains of a first write that was killed
             return False
         raise InputError(
             f"{path} was written by a version of Headrace before Delta Lake; headrace pipeline migrate --lake"
@@ -248,7 +248,7 @@ class Lake:
 
     def _newest_release(self) -> tuple[int, Mapping[str, int]]:
         if not self._exists("releases"):
-            for table in RELEASED:  # to find those of an old version
+            for table in RELEASED:  # raises an error for a table of a version before Delta Lake
                 self._exists(table)
             return 0, {}
         newest = self._releases().orderBy("number", ascending=False).first()
@@ -270,7 +270,7 @@ class Lake:
 
     def _conflict(self, what: str) -> ConflictError:
         return ConflictError(
-            f"another job works on {self.root} at the same time: {what}. Nothing of this run can be seen; run it again"
+            f"another job works on {self.root} at the same time: {what}. This run has changed nothing; run it again"
         )
 
     def _releases(self) -> DataFrame:
@@ -295,7 +295,7 @@ class Lake:
     @contextlib.contextmanager
     def _writing(self, table: str) -> Iterator[None]:
         """Raise errors of Spark as `ConflictError` or `OutputError`."""
-        self._exists(table)  # one of an old version is not written to
+        self._exists(table)  # raises an error for a table of a version before Delta Lake
         try:
             yield
         except Exception as error:
@@ -377,9 +377,10 @@ class Draft(Lake):
 
 
 def open_lake(job: str, options: SparkOptions, root: str, *, kafka: bool = False) -> Lake:
-    """Start Spark for ``job`` and return an existing lake. Raises `PipelineError`, without Spark if there is none.
+    """Start Spark for ``job`` and return an existing lake. Raises `PipelineError`.
 
-    With ``kafka``, Spark has its Kafka connector.
+    If a local lake does not exist, the error is raised before Spark is started. With ``kafka``, Spark has its Kafka
+    connector.
     """
     if is_missing(root) or not exists(spark := start_session(job, options, root, kafka=kafka), root):
         raise InputError(f"--lake {root} does not exist; headrace pipeline ingest creates it")
@@ -387,7 +388,7 @@ def open_lake(job: str, options: SparkOptions, root: str, *, kafka: bool = False
 
 
 def is_old_table(spark: SparkSession, path: str) -> bool:
-    """Return whether a folder, which is no Delta table, is a table of a version of Headrace before Delta Lake."""
+    """Return whether a folder that is not a Delta table is a table of a version of Headrace before Delta Lake."""
     return "_SUCCESS" in files_below(spark, path)
 
 

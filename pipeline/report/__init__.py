@@ -47,7 +47,7 @@ SECTIONS: Final = {
     "anomalies": "Anomalies",
     "quality": "Data quality",
 }
-"""Titles by anchor, in order."""
+"""The titles of the sections by their anchors, in the order of the page."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

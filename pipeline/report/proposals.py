@@ -33,9 +33,9 @@ def recommendations(table: DataFrame) -> Content:
     if not counts:
         return Content(sentences=("The table recommendations is empty.",))
     sentence = (
-        "Usage is measured over the window of the quota. p50, p99 and peak are of the entity's usage; a quota below"
-        " the peak would have throttled it, as often as the peaks above the quota. An entity that misbehaves gets no"
-        " more than it has. The largest quotas come first."
+        "Usage is measured over the window of the quota. p50, p99 and peak are of the entity's usage. A quota below the"
+        ' peak would have throttled the entity; the column "peaks above" says how often. For an entity that misbehaves,'
+        " the quota is at most its present one. The largest quotas come first."
     )
     known = [key.value for key in QuotaKey if key.value in counts]
     parts = [part for key in [*known, *(set(counts) - set(known))] for part in _of_key(table, key, counts[key])]
@@ -99,7 +99,8 @@ def backtest(table: DataFrame) -> Content:
     """Return the section from the table ``backtest``."""
     first, last, buckets = table.agg(sf.min("first_day"), sf.max("last_day"), sf.count("*")).collect()[0]
     if not buckets:
-        return Content(sentences=("The recommended quotas were not applied to the usage of other days.",))
+        sentence = "There is no back-test: headrace pipeline recommend --backtest-from makes one for later days."
+        return Content(sentences=(sentence,))
     held = sums.top_tested(table)
     number = held.other_rows + len(held.rows)
     sentence = (
@@ -135,7 +136,7 @@ def backtest(table: DataFrame) -> Content:
         sentences=(sentence,),
         parts=(
             Table(
-                caption=f"Who would have been throttled, at most {sums.SHOWN}: the most seconds first",
+                caption=f"Who would have been throttled, at most {sums.SHOWN}: the largest number of seconds first",
                 columns=(
                     *head,
                     Column(title="quota of", roomy=True),
@@ -162,9 +163,9 @@ def costs(table: DataFrame) -> Content:
     if not rows:
         return Content(sentences=("The table costs is empty.",))
     sentence = (
-        "What request_percentage charges: thread time of a broker per request, and per KiB of it and of its reply. The"
-        " error is the root mean square for one request, on held-out data; a model is accepted if its error is lower"
-        " than that of the model in force."
+        "request_percentage charges an estimate of a broker's thread time: a time per request, and a time per KiB of"
+        " the request and its reply. The error is the root mean square for one request, on held-out data. A model is"
+        " accepted if its error is lower than that of the model in force."
     )
     in_rows = tuple(
         (

@@ -47,7 +47,7 @@ def _missing(usage: DataFrame | None, marks: DataFrame | None) -> Found:
     summed = gaps.total
     found = (
         f"{ended} Missing: {words.some(summed['missing'], 'record')} in {words.some(summed['gaps'], 'gap')} of"
-        f" {words.some(summed['rows'], 'instance')}; all sums of these times are too low."
+        f" {words.some(summed['rows'], 'instance')}; all sums over the times of these gaps are too low."
     )
     rows = [
         (

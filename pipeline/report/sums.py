@@ -202,7 +202,7 @@ def top_held(what_if: DataFrame) -> Ranking:
 
 
 def buckets_by_key(what_if: DataFrame) -> Sequence[Numbers]:
-    """Return what-if's answer by quota key: the number of buckets, and of those throttled or refused."""
+    """Return the answer of what-if by quota key: the number of all buckets, and of those throttled or refused."""
     buckets = what_if.groupBy("key", *_SENDER).agg(*(_sum(name) for name in _ANSWERS))
     held = sf.count_if((sf.col("throttled") > 0) | (sf.col("refused") > 0) | (sf.col("waits") > 0))
     by = buckets.groupBy("key").agg(

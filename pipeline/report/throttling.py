@@ -112,7 +112,7 @@ def what_if(answer: DataFrame) -> Content:
     """Return the section from the table ``what_if``."""
     by_key = sums.buckets_by_key(answer)
     if not by_key:
-        sentence = "The table what_if has no rows in this period: no usage would be charged to the given quotas."
+        sentence = "The table what_if has no rows in this period: the given quotas apply to none of the usage."
         return Content(sentences=(sentence,))
     held = sums.top_held(answer)
     charged = (
@@ -123,7 +123,7 @@ def what_if(answer: DataFrame) -> Content:
     )
     sentence = (
         "Throttled seconds and refusals are for usage as recorded, without waiting senders. Waits and delays are for"
-        f" senders that wait for each throttle time. What is counted as throttled are seconds with usage.{charged}"
+        f' senders that wait for each throttle time. The column "throttled seconds" counts seconds with usage.{charged}'
     )
     columns = ("buckets", "throttled", "throttled seconds", "refused", "waits", "total wait", "share delayed")
     table = Table(

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from headrace.pipeline.report.sums import Numbers, Ranking
 
 UNNAMED: Final = "(unnamed)"
-"""Senders beyond the number of rows that a proxy keeps per second."""
+"""The name in the report for the senders of a second that exceed the number of rows that a proxy keeps per second."""
 BYTES: Final = (("request_bytes", "in"), ("response_bytes", "out"))
 
 _MEASURED: Final = (
@@ -60,7 +60,7 @@ def glance(total: Numbers) -> Content:
     ) if seconds else ()  # fmt: skip
     if not rows:
         return Content(sentences=("The table usage has no records in this period.",))
-    table = Table(caption="Sums", columns=(Column(title="what"), Column(title="how much", number=True)), rows=rows)
+    table = Table(caption="Sums", columns=(Column(title="measure"), Column(title="value", number=True)), rows=rows)
     return Content(parts=(table,))
 
 
@@ -101,7 +101,7 @@ def used(hours: DataFrame, total: Numbers) -> Content:
         ),
     )
     table = Table(
-        caption=f"The same in numbers, by {step}",
+        caption=f"Usage in numbers, by {step}",
         columns=(Column(title="from, UTC", whole=True), *_MEASURED),
         rows=tuple((words.minute(row["start"]), *_measured(row)) for row in rows),
         folded=True,
@@ -136,8 +136,8 @@ def senders(hours: DataFrame, total: Numbers) -> Content:
     unnamed = hours.where(sf.col("user").isNull()).agg(sf.sum("requests")).first()
     if unnamed is not None and unnamed[0]:
         sentences.append(
-            f"{UNNAMED} made {words.some(unnamed[0], 'request')}: in a second with more senders than a proxy keeps rows"
-            " for, the other senders are merged into one row."
+            f"{UNNAMED} stands for senders whose names were not recorded ({words.some(unnamed[0], 'request')}): a proxy"
+            " keeps a limited number of rows per second, and merges all further senders into one row."
         )
     parts = (
         _bytes_by_user(users),

@@ -38,7 +38,7 @@ _HIDDEN: Final = frozenset({"Cc", "Cf", "Co", "Cn", "Cs", "Zl", "Zp"})
 
 
 def name(given: str | None, none: str = NOTHING) -> str:
-    """Return a client's name for display; ``none`` for null, and in quotes if it has only spaces."""
+    """Return the name of a client for display: ``none`` for null, and a name that has only spaces in quotes."""
     if given is None:
         return none
     shown = text(given, MAX_NAME)

@@ -26,7 +26,7 @@ EVERYBODY: Final = "User:*"
 
 
 class Effect(StrEnum):
-    """What a rule does. A rule that denies precedes all that allow."""
+    """The effect of a rule. A rule that denies precedes all rules that allow."""
 
     ALLOW = "allow"
     DENY = "deny"

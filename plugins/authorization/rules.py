@@ -73,7 +73,7 @@ class Rule:
 
 
 class Decision(NamedTuple):
-    """What was decided, and by which rule; ``None`` is by no rule."""
+    """A decision, and the rule that made it; ``None`` if no rule applies."""
 
     allowed: bool
     rule: Rule | None

@@ -77,19 +77,19 @@ MEASURES: Final = (
     Measure(
         kafka=RATE,
         unit="1/s",
-        text="New producer ids of an entity per second; for quota keys of plugins, what they count.",
+        text="New producer ids of an entity per second; for a key of a plugin, the rate of what that key limits.",
         together=_sum,
     ),
     Measure(
         kafka=TOKENS,
         unit="{token}",
-        text="Tokens that an entity has left; below 0 it is throttled. For other: the lowest value of its entities.",
+        text="Tokens that an entity has left; below 0, the entity is throttled. In the series other: the lowest value.",
         together=min,
     ),
     Measure(
         kafka=THROTTLE_TIME,
         unit="ms",
-        text="Average of an entity's nonzero throttle times, in milliseconds. For other: the highest of its entities.",
+        text="Average nonzero throttle time of an entity, in milliseconds. In the series other: the highest average.",
         together=max,
     ),
     Measure(kafka=LIMIT, unit="", text="Quota of an entity, in the quota's own unit."),

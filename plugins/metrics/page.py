@@ -1,4 +1,4 @@
-"""From a snapshot to the series of the Prometheus page.
+"""Converts a snapshot to the series of the Prometheus page.
 
 The page needs no OpenTelemetry. ``opentelemetry-exporter-prometheus`` is not used, since it is a beta (0.66b2),
 collects without a pause on the thread that writes the page, and appends units to names

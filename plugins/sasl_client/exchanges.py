@@ -23,20 +23,20 @@ PASSWORD_KEPT_S: Final = 10.0
 FAILURE_KEPT_S: Final = 1.0
 """How long all connections fail after a password could not be read: a command may take up to 30 s to fail."""
 KEYS_KEPT_S: Final = 3600.0
-"""How long keys are used. The salt is part of what they are kept by, and changes with the password."""
+"""How long SCRAM keys are used. The salt, which changes with the password, is part of the key of the cache."""
 MOST_PASSWORDS: Final = 1024
 MOST_KEYS: Final = 1024
-"""A cluster has one salt for each user and mechanism."""
+"""Maximum number of SCRAM keys in the cache. A cluster has one salt, so one entry, for each user and mechanism."""
 PASSWORD_THREADS: Final = 4
 KEY_THREADS: Final = 1
-"""Computing keys for two connections at once is not faster for the proxy, which has one processor to spare at most."""
+"""Number of threads that compute SCRAM keys. More would not be faster: the proxy has at most one processor to spare."""
 
 Passwords: TypeAlias = SharedResults[SecretSource, str]
 Keys: TypeAlias = SharedResults[tuple[ScramMechanism, str, bytes, int], ScramKeys]
 
 
 def no_passwords() -> Passwords:
-    """Return a store of passwords, which has none."""
+    """Return an empty cache of passwords."""
     return SharedResults(
         most=MOST_PASSWORDS,
         kept_s=PASSWORD_KEPT_S,
@@ -47,7 +47,7 @@ def no_passwords() -> Passwords:
 
 
 def no_keys() -> Keys:
-    """Return a store of SCRAM keys, which has none."""
+    """Return an empty cache of SCRAM keys."""
     return SharedResults(
         most=MOST_KEYS, kept_s=KEYS_KEPT_S, failure=ExchangeError, failure_kept_s=0.0, threads=KEY_THREADS
     )

@@ -33,9 +33,10 @@ if TYPE_CHECKING:
 log = structlog.get_logger("headrace.sasl_oauth")
 
 RENEWAL_SHARE: Final = 0.2
-"""A token is renewed when this share of its lifetime is left (``sasl.login.refresh.window.factor``), ..."""
+"""The share of a token's lifetime that is left when it is renewed: 1 - ``sasl.login.refresh.window.factor``."""
 RENEWAL_S: Final = 60.0
-"""... but not earlier than this before its end, since each session would otherwise be that much shorter (KIP-368)."""
+"""The longest time before the end of a token at which it is renewed. An earlier renewal would shorten each session by
+the difference (KIP-368)."""
 LEAST_LEFT_S: Final = 5.0
 """How long a token must still be valid to be used if it cannot be renewed: the time of an authentication."""
 UNKNOWN_LIFETIME_S: Final = 60.0
@@ -88,7 +89,7 @@ class AccessToken:
 
 @dataclass(slots=True)
 class _Entry:
-    """What is known of one identity."""
+    """The token, the failures and the lock of one identity."""
 
     lock: trio.Lock = field(default_factory=trio.Lock)
     """Held during a request for a token."""

@@ -21,7 +21,7 @@ _LAST_NUMERIC_DATE: Final = 2**63 - 1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClaimRules:
-    """What is required of claims; `headrace.plugins.sasl_oauth.options` has the meaning of each."""
+    """The rules that the claims of a token must satisfy; `headrace.plugins.sasl_oauth.options` describes each."""
 
     issuer: str | None = None
     audience: frozenset[str] = frozenset()

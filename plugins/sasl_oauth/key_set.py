@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 MOST_KEYS: Final = 256
 """Maximum number of keys that are read. Issuers have two to ten."""
 SHORTEST_RSA_BITS: Final = 2048
-"""As jose4j has it (RFC 7518, section 3.3)."""
+"""Minimum length of an RSA key, the same as that of jose4j (RFC 7518, section 3.3)."""
 
 _FAMILIES: Final[Mapping[Algorithm, frozenset[str]]] = {
     Algorithm.RS256: frozenset({"RSA"}),

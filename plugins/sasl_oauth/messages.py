@@ -36,7 +36,7 @@ class MessageError(ValueError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClientMessage:
-    """What a client's first message contains."""
+    """The fields of a client's first message."""
 
     token: str = field(repr=False)
     authorization_id: str

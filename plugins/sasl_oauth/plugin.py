@@ -96,7 +96,7 @@ class SaslOAuth:
     def collect_metrics(self) -> Iterable[Metric]:
         """Return the numbers of fetches of keys and of requests for tokens, by outcome."""
         if self._refresher is not None:
-            text = "Fetches of the keys that verify clients' tokens, by outcome; after a failed one the last keys stay."
+            text = "Fetches of the keys that verify clients' tokens, by outcome. A failed one keeps the last keys."
             counts = {"fetched": self._refresher.fetched, "failed": self._refresher.failed}
             for outcome, count in counts.items():
                 yield Metric(name="oauth_key_fetches", help=text, value=count, total=True, labels={"outcome": outcome})

@@ -75,5 +75,5 @@ class OAuthServerExchange:
             self._state, self._reason, self._claimed = _State.REFUSING, str(error), error.claimed
             return SaslStep(answer=INVALID_TOKEN)
         if sent.authorization_id not in ("", identity.principal):
-            raise SaslRefused("the client wants to be another user than that of its token", user=identity.principal)
+            raise SaslRefused("the authorization id is not the user of the token", user=identity.principal)
         return SaslStep(principal=identity.principal, lifetime_s=max(0.0, identity.expires_s - now_s))

@@ -25,7 +25,7 @@ _KNOWN: Final = frozenset(each.value for each in Algorithm)
 
 
 class KeySource(Protocol):
-    """Where the current keys come from. May be used by several threads."""
+    """The source of the current keys. May be used by several threads."""
 
     @property
     def keys(self) -> KeySet | None:

@@ -31,7 +31,7 @@ APPLICATION_ID: Final = 0x48525553
 """Value of ``PRAGMA application_id``: "HRUS" in ASCII."""
 SCHEMA_VERSION: Final = 1
 MAX_USERS: Final = 10_000
-"""They take 10 MiB of memory, and are read in 0.6 s."""
+"""Maximum number of users in the file. So many take 10 MiB of memory, and are read in 0.6 s."""
 LOCK_WAIT_S: Final = 5.0
 """How long a call waits for another process. A change takes some milliseconds."""
 ROWS_AT_ONCE: Final = 256

@@ -1,8 +1,9 @@
 """Which team a client belongs to.
 
 A member is a name, or a pattern in which ``*`` stands for any characters, also none. A client belongs to one team at
-most. Its user decides before its client id, since the client chooses the latter. Among the members that match, a name
-precedes patterns, and among patterns the one with the most characters besides ``*``, then the alphabetically first.
+most. A team that its user matches precedes a team that its client id matches, since clients choose their client ids.
+Among the members that match, a name precedes patterns, and among patterns the one with the most characters besides
+``*``, then the alphabetically first.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Quotas of topics: the bytes that all clients together produce to a topic, or fetch from it.
 
 options     the plugin's options, validated
-topics      which quota applies to a topic: by name, by the beginning of its name, or by default; pure
+topics      which quota applies to a topic: by its name, by a prefix of its name, or by default; pure
 plugin      the hook implementations
 """
 

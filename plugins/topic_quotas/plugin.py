@@ -43,12 +43,12 @@ SENDER: Final = "sender"
 """Metric tag of the bucket of a user that the broker may not allow to write to a topic."""
 
 ALONE_MS: Final = 60_000
-"""How long the Produce requests of a user are forwarded one by one after the quota of a topic has throttled one. Else a
-client could send many of them before the reply to the first one, by which they are charged."""
+"""How long the Produce requests of a user are forwarded one by one after the quota of a topic has throttled one of
+them. Otherwise a client could send many of them before the first one is charged, which happens with its reply."""
 
 MAX_CACHED: Final = 10_000
-"""Topics whose buckets are found without looking for their quotas, about 2 MiB; and pairs of users and topics that are
-remembered, about as much."""
+"""Maximum number of topics whose buckets are cached, which takes about 2 MiB. The cache of pairs of users and topics
+has the same maximum, and takes about as much."""
 
 
 class TopicQuotas:

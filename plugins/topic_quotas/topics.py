@@ -1,9 +1,9 @@
 """Which quota applies to a topic.
 
-A quota is for a topic by its name (``orders``), for all topics whose names begin alike (``orders.*``), or for all
-topics (the default entity). A name precedes beginnings, a longer beginning precedes a shorter one, and the default is
-last. Each topic has a bucket of its own, whichever quota applies to it. No name of a topic contains ``*``, so that
-names and beginnings cannot be confused.
+A quota is for a topic by its name (``orders``), for all topics whose names have a prefix (``orders.*``), or for all
+topics (the default entity). A name precedes prefixes, a longer prefix precedes a shorter one, and the default is last.
+Each topic has a bucket of its own, whichever quota applies to it. The name of a topic never contains ``*``, so that
+names and prefixes cannot be confused.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ ANY: Final = "*"
 
 
 def check_topic(name: str) -> None:
-    """Raise `ValueError` for what is neither a topic's name nor a beginning of names."""
+    """Raise `ValueError` if ``name`` is neither the name of a topic nor a prefix with ``*`` after it."""
     if not _NAME.fullmatch(name):
-        raise ValueError(f'{name} is neither the name of a topic nor the beginning of names, such as "orders.*"')
+        raise ValueError(f'{name} is neither the name of a topic nor a prefix with * after it, such as "orders.*"')
 
 
 def names_of(topic: str) -> tuple[str, ...]:
@@ -42,7 +42,7 @@ class TopicQuotaTable:
     def __init__(self) -> None:
         self._quotas: dict[EntityName, Quota] = {}
         self._with_length: Counter[int] = Counter()
-        """The number of quotas of beginnings, by the length of the beginning."""
+        """The number of quotas of prefixes, by the length of the prefix."""
         self._lengths: tuple[int, ...] = ()
         """These lengths, the longest first."""
 

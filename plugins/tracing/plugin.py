@@ -30,8 +30,7 @@ if TYPE_CHECKING:
 log = structlog.get_logger("headrace.tracing")
 
 _RANDOM_BITS: Final = 64
-"""The lower 64 of a trace id's 128 bits decide about sampling in the SDK's ``TraceIdRatioBased``; those of the sample
-are below its bound."""
+"""The SDK's ``TraceIdRatioBased`` samples a trace if the lower 64 of the 128 bits of its id are below a bound."""
 
 
 class Tracing:

@@ -5,8 +5,8 @@
     encoding        converts rows to numbered lines
     folder          the names of the files in the folder, and how they become complete
     parquet         converts JSON lines to Parquet
-    parquet_thread  the thread that does so with complete files
-    files           the sink that writes rotated files, which get their final name when they are complete
+    parquet_thread  the thread that converts complete files to Parquet
+    files           the sink that writes files and rotates them; a file gets its final name when it is complete
     kafka_topic     the sink that writes to a Kafka topic
     pending_losses  losses that are not in the output yet, summed by reason
     writer_thread   takes finished seconds from the event loop, writes them to a sink, and counts losses

@@ -1,10 +1,11 @@
 """The table of buckets: which exist, how many there may be, and which are dropped.
 
-Clients choose their client ids, and each client id can have a bucket, so two maxima bound the table: `MAX_BUCKETS` in
-all, and `MAX_OWNED` of client ids of one user at one address. At a maximum, `ClientQuotas` charges client ids
-without a bucket to one that they share. To make room, `BucketTable.sweep` drops only buckets that have forgotten
-everything (`QuotaBucket.forgotten`), so that dropping one changes no decision. So no client can end a throttle by
-filling the table, and a client that fills its own share shares buckets only with itself. Pure: time is an argument.
+Clients choose their client ids, and each client id can have a bucket, so two maxima bound the table: `MAX_BUCKETS` for
+all buckets, and `MAX_OWNED` for the buckets of the client ids of one user at one address. At a maximum, `ClientQuotas`
+charges the client ids that have no bucket to one bucket that they share. To make room, `BucketTable.sweep` drops only
+buckets for which a new bucket would make the same decisions (`QuotaBucket.forgotten`). So no client can end a throttle
+by filling the table, and a client that reaches its own maximum shares a bucket only with itself. Pure: time is an
+argument.
 """
 
 from __future__ import annotations
@@ -75,8 +76,8 @@ class BucketTable:
         """Drop buckets; return their number. Yield where other tasks may run; only one sweep may run at a time.
 
         Buckets are dropped after `IDLE_EXPIRY_MS` without use, as by a broker. While the table, or their owner's share
-        of it, is more than half full, those that have forgotten everything are dropped at once. Those that other
-        threads may charge are kept.
+        of it, is more than half full, those for which a new bucket would make the same decisions are dropped at once.
+        Those that other threads may charge are kept.
         """
         dropped = 0
         for at, bucket in enumerate(list(self._buckets.values())):

@@ -5,10 +5,10 @@ they return (`quota_limit`); so a custom callback can replace the precedence of 
 and their history survive every change of quotas, as Kafka's sensors do. They expire after an hour without use
 (``ClientSensors``). Used by the built-in callbacks and by replay.
 
-If there are too many buckets (`headrace.quota_callbacks.buckets.bucket_table`), a client id without one is charged to a
-bucket that it shares: with the other client ids without a bucket of its user and address, if these have too many, or
-else with all client ids without a bucket. One limit has one such bucket, so that no number of client ids gets more than
-one of them would.
+If there are too many buckets (`headrace.quota_callbacks.buckets.bucket_table`), a client id without a bucket is charged
+to a shared bucket. If its user and address have reached their maximum, it shares the bucket with the other client ids
+of this user and address that have none; if the table is full, with all client ids that have none. There is one shared
+bucket for each limit, so that any number of client ids gets no more than a single client id would.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ OVERFLOW: Final = "overflow"
 """Metric tag of a bucket that client ids without one share, with their limit as its value."""
 
 WAITS: Final = "waits"
-"""With the slot, the key in ``request.notes`` of the bucket that the request waits for."""
+"""Together with the slot: the key in ``request.notes`` under which the bucket is kept that the request waits for."""
 
 MetricTags = Callable[[str, str, str], "Mapping[str, str] | None"]
 QuotaLimit = Callable[[str, "Mapping[str, str]"], "float | None"]
@@ -53,7 +53,7 @@ BucketT = TypeVar("BucketT", bound=QuotaBucket)
 
 
 class BucketSource(ABC):
-    """What requests are charged to: one bucket for each quota key of a request, or none.
+    """Finds the bucket that a request is charged to: for each quota key one bucket, or none.
 
     `ClientQuotas` has the buckets of users and client ids. A plugin that enforces quotas of an entity type of its own
     has a further source, `headrace.quota_callbacks.buckets.quota_scope.QuotaScope`.
@@ -269,14 +269,14 @@ class ClientQuotas(BucketSource):
         return len(self.table)
 
     def _set_limit(self, bucket: QuotaBucket) -> None:
-        if not bucket.overflow:  # it has the limit of those that share it
+        if not bucket.overflow:  # a shared bucket keeps the limit of the client ids that share it
             tags = bucket.tags
             self._apply(self._quota_limit(bucket.key, tags), bucket, tags)
 
     def _apply(self, limit: float | None, bucket: QuotaBucket, tags: Mapping[str, str]) -> None:
         bucket.limit_of = self.generation
         if bucket.meter is not None:
-            bucket.meter.withdraw()  # what was charged until now is charged with the limit until now
+            bucket.meter.withdraw()  # what the data plane has charged so far is charged with the old limit
         before = (bucket.limit, bucket.policy)
         bucket.limit = None if limit is None else float(limit)
         if isinstance(limit, Limit):

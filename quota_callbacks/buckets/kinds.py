@@ -33,7 +33,7 @@ _SEED: Final = SystemRandom().getrandbits(32)
 """Seed of the filters' hash, secret so that clients cannot construct ids that are taken for seen ones."""
 
 LASTING_S: Final = 1.0
-"""`RateBucket.has_lasting_credit`."""
+"""Seconds for which a credit must last at the present rate, so that `RateBucket.has_lasting_credit` is true."""
 
 RECENT_IDS: Final = 256
 """Number of a user's producer ids that are looked up without the filters; about 30 KiB."""
@@ -128,7 +128,10 @@ class RateBucket(QuotaBucket):
                 self._note_throttle(throttle_ms, now_ms)
 
     def settle(self, amount: float, reserved: float, now_ms: int) -> None:
-        """Paced: record ``amount``, the actual cost of a request for which ``reserved`` was reserved."""
+        """Record ``amount``, the actual cost of a request for which ``reserved`` was reserved.
+
+        For paced enforcement.
+        """
         self.record(amount, now_ms)
         self.correct(amount - reserved, now_ms, forwarded=True)
         self.typical += (amount - self.typical) / 8 if self.typical else amount
@@ -162,7 +165,7 @@ class MutationBucket(QuotaBucket):
         self._bucket = TokenBucket.over(window)
 
     def admit(self, mutations: float, now_ms: int) -> Throttle | None:
-        """Strict: charge any amount and return ``None`` while the bucket is not overdrawn.
+        """Charge any amount and return ``None`` while the bucket is not overdrawn (strict: KIP-599).
 
         Otherwise charge nothing and return the time until the bucket is no longer overdrawn, which is 0 ms if it is
         less than half a millisecond (``StrictControllerMutationQuota.record``).
@@ -177,7 +180,7 @@ class MutationBucket(QuotaBucket):
         return None
 
     def charge(self, mutations: float, now_ms: int) -> None:
-        """Permissive: charge any amount, overdrawn or not (``PermissiveControllerMutationQuota.record``)."""
+        """Charge any amount, even if the bucket is overdrawn (``PermissiveControllerMutationQuota.record``)."""
         self.last_used_ms = now_ms
         self._rate.record(mutations, now_ms)
         self._bucket.take(mutations, self._refill_rate(), now_ms)
@@ -262,7 +265,7 @@ class SeenIds(Protocol):
         """Note that ``producer_id`` costs nothing before ``until_ms``."""
 
     def close(self) -> None:
-        """Let each request be decided by itself from now on."""
+        """End the use of these ids: from now on, each Produce request is passed to the bucket itself."""
 
 
 class ProducerIdBucket(QuotaBucket):
@@ -277,7 +280,7 @@ class ProducerIdBucket(QuotaBucket):
         self.new_ids = 0
         """Number of ids that were charged to this bucket."""
         self.seen: SeenIds | None = None
-        """What else learns which ids cost nothing; ``None`` for nothing."""
+        """The native data plane's copy of the ids that cost nothing; ``None`` if it has none."""
         self._seen_until_ms: dict[int, int] | None = None
         """Recent producer ids, and the time until which the filters contain them. Most requests have one of these."""
 
@@ -303,7 +306,7 @@ class ProducerIdBucket(QuotaBucket):
         return self.charge_new(now_ms)
 
     def _extend_wait(self, since_ms: int, until_ms: int, now_ms: int) -> None:
-        """As `QuotaBucket._extend_wait`. Requests with ids that were seen may have to wait, too."""
+        """Extend the wait, and close `seen`: from now on, requests whose ids cost nothing may have to wait, too."""
         super()._extend_wait(since_ms, until_ms, now_ms)
         if self.seen is not None and self.gate_ms > now_ms:
             self.seen.close()

@@ -73,7 +73,7 @@ class QuotaBucket(ABC):
     )
 
     def __init__(self, key: str, tags: Tags, window: Window, measured_over: Window | None = None) -> None:
-        """``measured_over`` is the window of its rate, if not ``window``."""
+        """Create an empty bucket; ``measured_over`` is the window of the measured rate, by default ``window``."""
         self.key: str = key
         self._tags = tags
         self.window = window
@@ -89,7 +89,8 @@ class QuotaBucket(ABC):
         self.limit_of = -1
         """`ClientQuotas.generation` when the limit was resolved."""
         self.owner: Owner | None = None
-        """Whose maximum the bucket counts for; ``None`` if no client has chosen its name."""
+        """The user and address whose maximum (`MAX_OWNED`) includes this bucket; ``None`` if no client chose its
+        name."""
         self.overflow = False
         """Whether many client ids share the bucket, since there are too many buckets."""
         self.dropped = False
@@ -121,8 +122,8 @@ class QuotaBucket(ABC):
         return self.key, self._tags
 
     def forgotten(self, now_ms: int) -> bool:
-        """Return whether a new bucket would decide as this one: it has neither wait nor debt, nor was it used within
-        the window."""
+        """Return whether a new bucket would make the same decisions as this one: this one has no wait and no debt, and
+        was not used within the window."""
         if now_ms - self.last_used_ms <= self.window.samples * self.window.seconds * 1000 or self.gate_ms > now_ms:
             return False
         limit, timeline = self.limit, self._timeline
@@ -134,9 +135,9 @@ class QuotaBucket(ABC):
         """Return how long to hold ``request``, which has not been charged; ``None`` admits it.
 
         ``first_used_ms`` is the time at which its connection first used the bucket, `NEVER` if it has waited once. A
-        connection is held if that was after the throttle was imposed (not in the same millisecond, in which the
-        request may have come that caused it), and any connection while the entity has to wait
-        for more than a window, which is more than Kafka's rate remembers.
+        connection is held if it first used the bucket in a later millisecond than that in which the throttle was
+        imposed: the request that caused the throttle may have come in the same millisecond. While the entity has to
+        wait for more than a window, which is longer than Kafka's rate covers, every connection is held.
         """
         wait, limit = self._wait, self.limit
         if wait is None or limit is None or wait.is_over(now_ms):
@@ -185,9 +186,10 @@ class QuotaBucket(ABC):
         return self.policy.mode is EnforcementMode.PACED and self.limit is not None
 
     def reserve(self, amount: float, now_ms: int) -> Throttle | None:
-        """Paced: reserve ``amount`` in the timeline; return how long to hold the request, ``None`` for not at all.
+        """Reserve ``amount`` in the timeline; return how long to hold the request, ``None`` if it is not held.
 
-        The actual amount is recorded with `record`, and its difference to the reserved one with `correct`.
+        For paced enforcement. The actual amount is recorded with `record`, and its difference to the reserved amount is
+        corrected with `correct`.
         """
         limit = self.limit
         if limit is None:
@@ -211,14 +213,14 @@ class QuotaBucket(ABC):
         return replace(verdict, hold=False)
 
     def settled(self) -> float:
-        """Paced: return the sum of what requests cost beyond their reservations, for `delay`."""
+        """Return the sum of what requests have cost beyond their reservations, for `delay`. For paced enforcement."""
         return 0.0 if self._timeline is None else self._timeline.settled()
 
     def delay(self, settled: float, longest_ms: int, now_ms: int) -> Throttle | None:
-        """Paced: return how much longer to hold a request at the end of its hold, ``None`` for no longer.
+        """Return how much longer to hold a request whose hold ends now; ``None`` if it can be forwarded.
 
-        Requests before it have cost more than was reserved for them. ``settled`` is what the method `settled` returned
-        when the request reserved its slot, or was held again.
+        For paced enforcement. Requests before it may have cost more than was reserved for them. ``settled`` is what the
+        method `settled` returned when the request reserved its slot, or was held again.
         """
         limit = self.limit
         if limit is None or self._timeline is None or self.policy.observe:
@@ -230,9 +232,10 @@ class QuotaBucket(ABC):
         return Throttle(throttle_ms=delay_ms, reason=reason, hold=True, ask_again=True)
 
     def correct(self, difference: float, now_ms: int, *, forwarded: bool = False) -> None:
-        """Paced: add ``difference`` to the debt; a negative one reduces or cancels a reservation.
+        """Add ``difference`` to the debt; a negative difference reduces or cancels a reservation.
 
-        ``forwarded``: it is for a request that was forwarded, so that those that are held behind it wait for it, too.
+        For paced enforcement. ``forwarded``: the difference is for a request that was forwarded, so the requests that
+        are held behind it wait for the difference, too.
         """
         if self.limit is None or self._timeline is None:
             return
@@ -265,7 +268,10 @@ class QuotaBucket(ABC):
         """Return the value that is compared with the limit."""
 
     def burst_left(self, limit: float, now_ms: int) -> float:
-        """Paced: return the amount that would not be held now; below 0, the amount by which requests are held."""
+        """Return the amount that would be forwarded now without a hold; if it is negative, requests are held.
+
+        For paced enforcement.
+        """
         debt = 0.0 if self._timeline is None else self._timeline.debt(self.per_second(limit), now_ms)
         return self.burst(limit) - debt
 

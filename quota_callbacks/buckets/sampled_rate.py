@@ -93,7 +93,8 @@ class SampledRate:
 
         ``X = (O - T) / T * W``, rounded half up (``QuotaUtils.throttleTime``), at most ``longest_ms``.
         """
-        if self._total <= bound * self._least_s:  # most often: a longer window, or samples that leave it, mean less
+        # The usual case: the window is never shorter than this, and a longer one makes the rate lower.
+        if self._total <= bound * self._least_s:
             return 0
         window_ms = self.window_ms(now_ms)
         rate = self._total / (window_ms / 1000.0)

@@ -83,7 +83,7 @@ class Timeline:
         return [self._debt, now_ms - self._at_ms, self._limit]
 
     def restore(self, state: list[float], now_ms: int) -> None:
-        """Restore a `state`; its age counts back from ``now_ms``. Changes nothing if it is no state."""
+        """Restore a `state`; its age counts back from ``now_ms``. Changes nothing if it is not valid."""
         self._debt, self._at_ms, self._limit = float(state[0]), now_ms - int(state[1]), float(state[2])
 
 

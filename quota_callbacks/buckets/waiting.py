@@ -1,4 +1,4 @@
-"""How long an entity has to wait, and its new connections, whose first requests wait for that time.
+"""The time for which an entity has to wait, and for which the first requests of its new connections are held.
 
 Kafka mutes a connection, so a client that opens another one is not muted any more. Here a bucket remembers until when
 its entity has to wait (`Wait`). A request of a connection that did not use the bucket before is held until then.
@@ -26,8 +26,8 @@ SPACING_MS: Final = 5
 MOST_SPACING_MS: Final = 1000
 
 CHARGED_WITHIN_MS: Final = 1000
-"""How long the next request waits for the charge of the one that was admitted before it, which may come with the reply,
-and for one that does not ask again, because its connection waits for something else."""
+"""How long a request waits for the charge of the request that was admitted before it, which may come with the reply.
+It waits as long for a request before it that does not ask again, because its connection waits for something else."""
 
 
 class Wait:

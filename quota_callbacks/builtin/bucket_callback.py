@@ -54,14 +54,14 @@ class BucketCallback:
         self._read_options(context)
 
     def _charge_to(self, quotas: BucketSource) -> None:
-        """Keep the buckets, and under what their values are kept with connections and requests."""
+        """Keep the buckets, and the keys (slots) under which their values are kept with connections and requests."""
         self._quotas = quotas
         self._slots = tuple(quotas.slot(key) for key in self.keys)
         self._slot = self._slots[0]
 
     @hookimpl
     def enforced_quotas(self) -> frozenset[QuotaKey]:
-        """Return ``keys``."""
+        """Return the quota keys that this callback enforces."""
         return self.keys
 
     @hookimpl

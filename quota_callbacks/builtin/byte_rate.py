@@ -46,8 +46,9 @@ class ByteRate(BucketCallback):
         super().__init__()
         self._produced: object = PRODUCED
         self._produced_before: object = (PRODUCED, PRODUCE)
-        """Under which the connection's cache has the size that its next Produce request may reserve before it has
-        arrived: of the last one that arrived after its head, or of a larger one since then that arrived with it."""
+        """The key in the cache of a connection for the size that its next Produce request may reserve before it has
+        arrived: the size of the last Produce request that arrived in parts, its head first, or of a larger Produce
+        request that has arrived in one piece since then."""
         self._fetched: object = FETCHED
 
     def _charge_to(self, quotas: BucketSource) -> None:

@@ -6,9 +6,9 @@ next request and, like a broker's network thread time, checked only then (``Clie
 is longer than one sample of the window. If several entities have this quota, such as a user and its team, each is
 charged the same cost.
 
-Exempt, and counted as exempt: Produce with acks=0, and SASL requests while the connection authenticates
-(``KafkaApis``). Requests between brokers are charged: KIP-124 exempts them where cluster authorization succeeds, so
-that brokers are never throttled, and a client of the proxy is no broker.
+Two kinds of requests are exempt, and are counted as exempt: Produce with acks=0, and SASL requests while the connection
+authenticates (``KafkaApis``). A broker also exempts the requests of other brokers if cluster authorization succeeds
+(KIP-124). Here requests of these APIs are charged, since a client of the proxy is never a broker.
 """
 
 from __future__ import annotations
@@ -36,8 +36,9 @@ if TYPE_CHECKING:
 KEY: Final = QuotaKey.REQUEST_PERCENTAGE
 PRODUCE: Final = ApiKey.PRODUCE.value
 API_VERSIONS: Final = ApiKey.API_VERSIONS.value
-"""Charged, but not held because its entity has to wait: librdkafka closes a connection on which it is not answered
-within ten seconds, and its next one would wait again."""
+"""ApiVersions requests are charged, but they are not held while their entity has to wait: librdkafka closes a
+connection whose ApiVersions request is not answered within ten seconds, and its next connection would have to wait
+again."""
 ABANDONED: Final = (KEY, "abandoned")
 """Key in ``request.notes`` of the slots in which a request without a reply was charged."""
 FORGOTTEN: Final = 1 / 64

@@ -98,7 +98,7 @@ def test_a_variable_that_resembles_no_key_gets_the_rule_for_names() -> None:
 @pytest.mark.parametrize("name", ["HEADRACE_WATCHDOG", "HEADRACE_WATCHDOG__TIMEOUT"])
 def test_the_variable_of_a_removed_key_is_refused_with_the_reason(name: str) -> None:
     (problem,) = refused({name: "10s"})
-    assert problem.startswith(f"{name}: removed with the worker processes,")
+    assert problem.startswith(f"{name}: removed, together with the worker processes ")
 
 
 @pytest.mark.parametrize(

@@ -51,7 +51,7 @@ def test_the_interval_that_nothing_read_is_refused_with_the_reason() -> None:
 
 def test_the_watchdog_of_workers_is_refused_with_the_reason() -> None:
     said = refused(MINIMAL + '[watchdog]\ntimeout = "10s"\n')
-    assert said.startswith("headrace.toml:4: watchdog: removed with the worker processes,")
+    assert said.startswith("headrace.toml:4: watchdog: removed, together with the worker processes ")
     assert "WatchdogSec" in said
 
 

@@ -60,7 +60,7 @@ connection.
 LEAST_REQUESTS: Final = 1000
 """Minimum for requests that carry little data; fewer come from a client that polls idle topics."""
 WINDOWS_OF_A_SKETCH: Final = 20
-"""About as many windows take as much memory as the sketches of an entity's day."""
+"""Number of windows that take about as much memory as the sketches of an entity's day."""
 
 NUMBER: Final = {name: index for index, name in enumerate(QUANTITIES)}
 REQUESTS, EACH = NUMBER["requests"], NUMBER["bytes_per_request"]
@@ -125,7 +125,7 @@ def _by_hour(windows: Windows, past: _Past, examined: Examined) -> Iterator[_Com
 
 @dataclass(slots=True, kw_only=True)
 class _Past:
-    """What a group's entities have used before; the hours of the examined day are added one after the other."""
+    """The earlier usage of a group's entities; the hours of the examined day are added one after the other."""
 
     histograms: Histograms
     cells: NDArray[np.int64]

@@ -1,4 +1,4 @@
-"""What is kept of an entity's day (`schemas.ANOMALY_SKETCHES`), and the past as the sum of such days.
+"""Sketches of the usage of an entity on a day (`schemas.ANOMALY_SKETCHES`), and the past as the sum of such sketches.
 
 A sketch has a histogram of each quantity with fixed buckets on a logarithmic scale, as DDSketch has (Masson, Rim and
 Lee, VLDB 2019), so histograms of several days are added bucket by bucket. A bucket also keeps the mean of its values,

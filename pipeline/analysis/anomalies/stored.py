@@ -1,8 +1,8 @@
-"""The windows and sketches of days in the lake: which there are, and making those that are missing.
+"""Finds the windows and sketches of days in the lake, and computes the missing ones.
 
-A day's windows and sketches are made from its usage once, and again if the number of its records has changed. As a past
-day, it is not looked at any more once it has sketches that were made when it was final. Rows for windows of another
-length are replaced.
+They are computed once from the usage of a day, and again if the number of its records has changed. A past day is not
+checked any more once it has sketches that were computed when it was final. Rows for windows of another length are
+replaced.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ class Days:
         self._records = {row.date: row["count"] for row in counted}
 
     def _is_of_all(self, kept: Row, day: date) -> bool:
-        """Return whether stored rows are of all usage that there is, or that there was before it was deleted."""
+        """Return whether stored rows include all usage of the day, also usage that was deleted since then."""
         return bool(kept.records == self._records.get(day, kept.records))
 
     def _is_final(self, day: date) -> bool:

@@ -1,4 +1,4 @@
-"""From what each entity needs to its quota, and to that of the default entity."""
+"""Computes the quota of each entity from the rates that it needs, and that of the default entity from all of them."""
 
 from __future__ import annotations
 

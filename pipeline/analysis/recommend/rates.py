@@ -1,4 +1,4 @@
-"""From usage records to what each entity needs of each key: rates over the quota's window, and their percentiles.
+"""Computes the rate that each entity needs of each key: over the window of the quota, with percentiles.
 
 Seconds without usage have no rows, and none are added: the sum over a window is the running total at its end minus the
 running total at its start, each of which takes one pass over the entity's seconds.
@@ -150,8 +150,8 @@ def _with_percentiles(rated: DataFrame) -> DataFrame:
     """Add to each second ``used``, its rate if there was usage, the percentiles of these rates, ``active_seconds``,
     their number, and ``_number``, the place of this one among them from 0 on.
 
-    Of `_ALL`, which has no window, the rate is the number of requests. ``_calm_requests`` and ``_calm_bytes`` are of
-    the half of the seconds with the fewest requests.
+    The rate of `_ALL`, which has no window, is the number of requests. ``_calm_requests`` and ``_calm_bytes`` are the
+    sums over that half of the seconds that has the fewest requests.
     """
     group = Rows.partitionBy(*_GROUP)
     used = sf.when(sf.col("amount") > 0, sf.coalesce("rate", "amount"))

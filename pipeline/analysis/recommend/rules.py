@@ -95,7 +95,7 @@ class Rules:
     """Minimum number of entities with usage of a key for a default quota of it. Among fewer than 20, the quota that
     suffices for 19 of 20 would be that of the largest."""
     capacity: Mapping[QuotaKey, float] = field(default_factory=dict)
-    """What the cluster can bear, by key, in the unit of the key."""
+    """The capacity of the cluster, by key, in the unit of the key."""
     present: Mapping[Entity, Mapping[QuotaKey, float]] = field(default_factory=dict)
     """The quotas in force, as far as they are known."""
 

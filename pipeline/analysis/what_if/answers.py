@@ -37,9 +37,9 @@ BROADCAST: Final = 1_000_000
 _COLUMNS: Final = schemas.WHAT_IF.names[: schemas.WHAT_IF.names.index("with_demand")]
 
 ANSWERS: Final = StructType([*(schemas.WHAT_IF[name] for name in _COLUMNS), StructField("certain_quota", DoubleType())])
-"""The columns of the table but ``with_demand``, and the quota from which on the records show that no usage of the
-bucket is throttled, however it was spread over each second; null if ``quota`` is not below it, and for mutations and
-producer ids."""
+"""The columns of the table but ``with_demand``, and ``certain_quota``: from this quota on, the records prove that no
+usage of the bucket is throttled, however it was spread over each second. It is null if ``quota`` is not below it, and
+for mutations and producer ids."""
 
 _SUMS: Final = _COLUMNS[_COLUMNS.index("events") :]
 

@@ -74,8 +74,10 @@ class Loop:
         before: Iterable[Charge] = (),
         hours: Mapping[int, Tally] | None = None,
     ) -> None:
-        """``began_s`` is the second of the bucket's first charge, of which those are given as ``before`` that the next
-        ones can still depend on. They are in ``hours`` already, and none of them was throttled.
+        """Begin to charge a bucket whose first charge was in the second ``began_s``.
+
+        ``before`` has the charges that its next charges can still depend on. They are counted in ``hours`` already, and
+        none of them was throttled.
         """
         self._replays = replays
         self._op = op

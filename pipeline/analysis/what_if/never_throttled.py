@@ -63,8 +63,8 @@ class RateCharges:
 
 
 def certain(charges: RateCharges) -> tuple[BoolArray, FloatArray]:
-    """Return which charges are certainly not throttled, and for each a limit from which on that does not depend on how
-    the usage of a second was spread over it; 0 where the limit of the bucket is above that anyway.
+    """Return which charges are certainly not throttled, and for each charge a limit from which on this is certain,
+    however the usage of each second was spread over it. This limit is 0 if that of the bucket is higher anyway.
 
     The charges of a bucket must begin with the first one of a sample.
     """
@@ -121,9 +121,10 @@ def sample_starts(key: IntArray, seconds: IntArray) -> BoolArray:
 
 
 def context(key: IntArray, samples: int, seconds: int) -> int:
-    """Return from which charge of one bucket on the samples are that its next charge can still depend on.
+    """Return the index of the first charge of a bucket that its next charge can still depend on.
 
-    Those are the ones that the rate had when the current sample began, and what `certain` compares with the limit.
+    From there on are the samples that the rate had when the current sample began, and the charges that `certain`
+    compares with the limit.
     """
     starts = sample_starts(key, np.full(len(key), seconds))
     begins = np.flatnonzero(starts)
@@ -138,7 +139,7 @@ def firsts(groups: IntArray) -> IntArray:
 
 
 def _running_total(values: FloatArray) -> FloatArray:
-    """Return the sum of the values before each row, and of all."""
+    """Return for each row the sum of the values before it, and at the end the sum of all values."""
     return np.append(0.0, np.cumsum(values))
 
 

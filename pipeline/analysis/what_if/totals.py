@@ -109,14 +109,14 @@ def merged(charges: Charges) -> Charges:
 
 @dataclass(slots=True)
 class _Open:
-    """The bucket whose charges the next chunk may go on with."""
+    """The last bucket of a chunk, whose charges may continue in the next chunk."""
 
     bucket: int = -1
     began_s: int = 0
     hour: QuietHours | None = None
     """The sums of its last hour, unless the bucket is in a loop."""
     before: Charges = NO_CHARGES
-    """Those that its next charges can still depend on."""
+    """The charges of the bucket that its next charges can still depend on."""
     loop: Loop | None = None
     needed: float = 0.0
 
@@ -187,7 +187,7 @@ class Totals:
         charges = joined([opened.before, charges])
         bucket = charges.key >> SECOND_BITS
         certain_rows, needed = self._screen(charges, bucket)
-        certain_rows[:past] = True  # they were so in the chunk before
+        certain_rows[:past] = True  # the chunk before has found that they are certain
         first, count = firsts(bucket), len(bucket)
         cut = np.full(count, count)
         doubtful = np.flatnonzero(~certain_rows)

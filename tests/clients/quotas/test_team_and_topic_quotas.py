@@ -180,7 +180,7 @@ def test_a_team_has_every_key_that_users_have(proxy: ProxyProcess, topic: str) -
     [
         ({"topic": "orders"}, {"request_percentage": 50.0}, "Invalid configuration key request_percentage"),
         ({"team": "payments", "user": "a"}, {"producer_byte_rate": 5.0}, "Invalid quota entity combination: "),
-        ({"topic": "or*ers"}, {"producer_byte_rate": 5.0}, "or*ers is neither the name of a topic nor the beginning"),
+        ({"topic": "or*ers"}, {"producer_byte_rate": 5.0}, "or*ers is neither the name of a topic nor a prefix"),
         ({"topic": ""}, {"producer_byte_rate": 5.0}, "Empty topic not supported"),
         ({"topic": "orders"}, {"producer_byte_rate": 0.5}, "producer_byte_rate cannot be a fractional value."),
         ({"group": "orders"}, {"producer_byte_rate": 5.0}, "Unhandled client quota entity type: group"),

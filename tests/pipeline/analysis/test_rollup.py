@@ -359,8 +359,8 @@ def test_the_command_rolls_up_and_reports_the_sums(spark: SparkSession, lake: La
     result = run(tmp_path / "lake", "--teams", str(tmp_path / "teams.csv"))
     assert result.exit_code == 0, result.output
     assert (
-        f"2 days, the last hour is 2026-09-22 13:00 UTC; 2 senders, 11 requests, {BYTES:,} bytes, 62 of them"
-        " without a recorded sender and 80 of senders without a team" in result.output
+        f"2 days, the last hour is 2026-09-22 13:00 UTC; 2 senders, 11 requests, {BYTES:,} bytes; 62 bytes"
+        " have no recorded sender, and 80 bytes are of senders that have no team" in result.output
     )
     assert sum(bytes_by_date(lake).values()) == BYTES
     assert lake.read("rollup_hour", schemas.ROLLUP_HOUR).where("team = 'payments'").count() == 3

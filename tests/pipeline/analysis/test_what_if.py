@@ -389,11 +389,11 @@ def test_what_the_records_cannot_tell_is_reported(spark: SparkSession, tmp_path:
     tables.append("usage", usage(spark, steady + slow + held), "date", "hour")
     status, said = ask(tmp_path, "--lake", tables.root, "--quotas", tmp_path / "quotas.toml")
     assert (status, "3 buckets, of which 0 are throttled" in said) == (0, True), said
-    assert "1 of the buckets that are not throttled may be: the records do not show when within a second" in said
-    (line,) = [line for line in said.splitlines() if "cannot tell" in line]
+    assert "1 of the buckets that are not throttled might be throttled: a record has the sum of one second" in said
+    (line,) = [line for line in said.splitlines() if "not precise enough" in line]
     assert line == (
-        "producer_byte_rate of user=alice: the quota of user=<default> is 1000; records of one second cannot tell"
-        " below 1080"
+        "producer_byte_rate of user=alice: the quota of user=<default> is 1000; records of one second are not precise"
+        " enough below 1080"
     )
     assert "the recorded usage of 1 buckets was itself throttled, so their demand is not known" in said
     assert (

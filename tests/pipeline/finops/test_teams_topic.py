@@ -81,7 +81,7 @@ def test_messages_without_a_key_and_a_topic_that_is_not_there_are_errors(
 
     assert source(topic).newest(spark) == []
     write(kafka, topic, (None, {"user": "alice", "team": "x"}))
-    with pytest.raises(InputError, match=f"--teams-topic {topic}: messages without a key"):
+    with pytest.raises(InputError, match=f"--teams-topic {topic}: some messages have no key"):
         source(topic).newest(spark)
     with pytest.raises(InputError, match=r"--teams-topic nothing-here: .* has no topic of this name"):
         source("nothing-here").newest(spark)

@@ -95,7 +95,7 @@ def test_of_two_jobs_at_the_same_time_one_fails_and_says_so(lake: Lake, spark: S
             if first == "write":
                 draft.replace("rollup_day", day(spark, 4), "date")
 
-    with pytest.raises(ConflictError, match=r"another job works on .* Nothing of this run can be seen; run it again"):
+    with pytest.raises(ConflictError, match=r"another job works on .* This run has changed nothing; run it again"):
         work()
     assert seen(lake) == ([3], [])
 
@@ -146,5 +146,5 @@ def test_a_full_disk_and_a_jvm_that_has_ended_are_named() -> None:
     full = as_pipeline_error(OSError(28, "No space left on device", "/lake/usage/x"))
     assert str(full).startswith("no space left: ")
     gone = as_pipeline_error(ConnectionRefusedError(111, "Connection refused"))
-    assert str(gone).startswith("Spark's JVM has ended before the job was done")
+    assert str(gone).startswith("Spark's JVM ended before the job was done")
     assert as_pipeline_error(ValueError("a bug")) is None

@@ -148,7 +148,7 @@ def test_who_used_it(read: Read) -> None:
     assert read.row("senders", "all", "", table=1) == total
     # Of the bytes out, thread time or requests, each has all but nothing; names decide between equals.
     assert [row[0] for row in read.tables["senders"][0]] == ["user", "alice", SCRIPT, "(unnamed)", ODD, "all"]
-    assert "(unnamed) made 1 request:" in read.text("senders")
+    assert "(unnamed) stands for senders whose names were not recorded (1 request):" in read.text("senders")
 
 
 def test_throttling(read: Read) -> None:
@@ -249,11 +249,11 @@ def test_empty_tables_say_so(spark: SparkSession) -> None:
     assert "The table usage has no records in this period." in read.texts["glance"]
     assert "There is no usage in this period." in read.texts["used"]
     assert "The table recommendations is empty." in read.texts["recommendations"]
-    assert "The recommended quotas were not applied to the usage of other days." in read.texts["backtest"]
+    assert "There is no back-test: headrace pipeline recommend --backtest-from makes one" in read.texts["backtest"]
     assert "The table costs is empty." in read.texts["costs"]
     assert "The table chargeback has no bills" in read.text("bills")
     assert "The table budgets has no months" in read.text("budgets")
-    assert "no usage would be charged" in read.text("what-if")
+    assert "the given quotas apply to none of the usage" in read.text("what-if")
     assert "No usage was unlike an entity's own past." in read.texts["anomalies"]
     assert "No lines are in quarantine." in read.texts["quality"]
     assert not [tag for tag, _ in read.tags if tag in ("svg", "table")]
