@@ -67,6 +67,9 @@ RELEASED: Final = ("rollup_hour", "rollup_day", "chargeback")
 VERSION_HOURS: Final = 7 * 24
 """Time for which old versions of a table can be read after they were replaced."""
 
+DAY_COLUMNS: Final = {"budgets": "month"}
+"""The column with the day of a row, of tables in which it is not ``date``. A month is its first day."""
+
 _PROPERTIES: Final = {"usage": {"delta.dataSkippingStatsColumns": "instance,sequence,second,cluster"}}
 """Properties of new tables: the columns of which Delta Lake keeps the minimum and maximum of each file."""
 
@@ -183,11 +186,12 @@ class Lake:
         """Merge small files of the days from ``first`` to ``last``, in partitions for which ``condition`` (SQL) holds.
 
         Return the number of files that were merged, and of those that replace them. Both are 0 if days are given and
-        the table has no column ``date``. The rows stay the same, so other jobs may read and add rows meanwhile.
+        the table has no days. The rows stay the same, so other jobs may read and add rows meanwhile.
         """
-        bounds = [f"date >= '{first}'"] if first else []
-        bounds += [f"date <= '{last}'"] if last else []
-        if bounds and "date" not in self.table(table).toDF().columns:
+        day = DAY_COLUMNS.get(table, "date")
+        bounds = [f"{day} >= '{first}'"] if first else []
+        bounds += [f"{day} <= '{last}'"] if last else []
+        if bounds and day not in self.table(table).toDF().columns:
             return 0, 0
         bounds += [f"({condition})"] if condition else []
         with self._writing(table):

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 import click
 
 from headrace.pipeline.cli import LAKE, job_options
-from headrace.pipeline.lake.tables import MADE_BY, RELEASED, VERSION_HOURS, Lake, open_lake
+from headrace.pipeline.lake.tables import DAY_COLUMNS, MADE_BY, RELEASED, VERSION_HOURS, Lake, open_lake
 from headrace.pipeline.output import report_progress
 from headrace.quota_callbacks.records.usage_records import Kind
 
@@ -50,7 +50,10 @@ def command(*, spark: SparkOptions, lake: str, days: dict[str, int]) -> Result:
     """
     tables = open_lake("retain", spark, lake)
     today = datetime.now(UTC).date()
-    old = {table: f"{_day_of(table)} < '{today - timedelta(days=number)}'" for table, number in days.items()}
+    old = {
+        table: f"{DAY_COLUMNS.get(table, 'date')} < '{today - timedelta(days=number)}'"
+        for table, number in days.items()
+    }
     if "marks" in old:
         old["marks"] += f" AND kind <> '{Kind.END.value}'"
     removed = {table: _remove(tables, table, old[table]) for table in old.keys() - set(RELEASED)}
@@ -62,10 +65,6 @@ def command(*, spark: SparkOptions, lake: str, days: dict[str, int]) -> Result:
             tables.table(table).vacuum(VERSION_HOURS)
     report_progress(f"files that no version of the last {VERSION_HOURS // 24} days needs are removed")
     return {"rows_removed": removed}
-
-
-def _day_of(table: str) -> str:
-    return "month" if table == "budgets" else "date"
 
 
 def _remove(tables: Lake, table: str, condition: str) -> int:

@@ -126,18 +126,20 @@ def test_compact_and_retain(lake: Lake, spark: SparkSession) -> None:
         draft.replace("rollup_day", day(spark, 1, days_ago=40).unionByName(day(spark, 2, days_ago=10)), "date")
     with lake.release() as draft:
         draft.append("rollup_day", day(spark, 3, days_ago=10), "date")
-    lake.append("budgets", spark.sql("SELECT add_months(current_date(), -3) AS month, 'a' AS team"), "month")
+    for team in ("a", "b"):
+        lake.append("budgets", spark.sql(f"SELECT add_months(current_date(), -3) AS month, '{team}' AS team"), "month")
     compacted = CliRunner().invoke(pipeline, ["compact", "--lake", lake.root, "--from", "2020-01-01"])
     assert compacted.exit_code == 0, compacted.output
     assert "usage: 2 files merged into 1" in compacted.output
     assert "rollup_day: 2 files merged into 1" in compacted.output
+    assert "budgets: 2 files merged into 1" in compacted.output
     assert sequences(lake) == [0, 1, 5]
     days = ["--usage", "20", "--rollup-day", "20", "--budgets", "20"]
     retained = CliRunner().invoke(pipeline, ["retain", "--lake", lake.root, *days])
     assert retained.exit_code == 0, retained.output
     assert "usage: 2 rows removed" in retained.output
     assert "rollup_day: 1 rows removed" in retained.output
-    assert "budgets: 1 rows removed" in retained.output
+    assert "budgets: 2 rows removed" in retained.output
     assert sequences(lake) == [5]
     assert seen(lake)[0] == [2, 3]
 
