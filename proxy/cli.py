@@ -317,7 +317,8 @@ def enforcement(state: str, admin: AdminClient) -> None:
 def ready(admin: AdminClient) -> None:
     """Report whether the running proxy is ready for clients, with the exit status 0, or the reasons why it is not.
 
-    For health checks that cannot send HTTP requests, such as those of a proxy whose admin server is a Unix socket.
+    Use it for health checks that cannot send HTTP requests, such as those of a proxy whose admin server is a Unix
+    socket.
     """
     if reasons := admin.not_ready():
         _fail(f"not ready: {'; '.join(reasons)}")
@@ -330,7 +331,7 @@ def ready(admin: AdminClient) -> None:
 @click.option(
     "--newest",
     type=click.IntRange(1, 1000),
-    help="Decisions to read, at most.  [default: 1000, all that are kept; 20 with --json]",
+    help="The maximum number of decisions to read.  [default: 1000, all that are kept; 20 with --json]",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print the admin server's answer as JSON.")
 @click.option("--watch", "live", is_flag=True, help="Refresh the output every second until Ctrl-C.")

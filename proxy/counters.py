@@ -80,7 +80,7 @@ class Counters:
         self.lookups = 0
         """Requests that the proxy itself sent over clients' connections."""
         self.token_owners_unknown = 0
-        """Logins by a delegation token whose owner was asked of the brokers and not found."""
+        """Logins by a delegation token whose owner the proxy could not learn from the brokers."""
         self.refused = 0
         """Requests that a quota refused, whole or in part."""
         self.hints_hidden = 0

@@ -125,7 +125,7 @@ class FairLock:
 
 
 class LongSteps:
-    """Lets the long steps of all connections run one at a time, with a look for events between any two of them.
+    """Lets the long steps of all connections run one at a time; between any two, the event loop polls for events.
 
     The turns go round the owners of connections (users and addresses), so that none delays the others with many steps.
     """
@@ -138,7 +138,7 @@ class LongSteps:
     async def wait_for_turn(self, owner: str) -> None:
         """Wait until this task may begin a long step, which must follow without waiting.
 
-        The lock passes to one task in each turn of the scheduler, and trio looks for events between two turns; so it
+        The lock passes to one task in each turn of the scheduler, and trio polls for events between two turns; so it
         need not be held during the step.
         """
         await self._turn.acquire(owner)

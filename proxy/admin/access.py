@@ -1,4 +1,4 @@
-"""Which requests the admin server answers: by a host that is its own, from no foreign page, and with a proof.
+"""The rules by which the admin server accepts or refuses a request: its host, its origin, and its token or certificate.
 
 Three rules, each against one kind of sender:
 
@@ -78,12 +78,13 @@ class Access:
             reason = f"the host {_quoted(host)} is not allowed; add its name to admin.allowed_hosts"
             return self._refuse("host", request, refused(reason, HTTPStatus.FORBIDDEN))
         if _is_foreign(headers.get("origin"), headers.get("sec-fetch-site"), host):
-            reason = f"requests of pages of another origin are refused; this is of {_quoted(headers.get('origin', ''))}"
+            origin = _quoted(headers.get("origin", ""))
+            reason = f"requests from pages of another origin are refused; the origin of this one is {origin}"
             return self._refuse("origin", request, refused(reason, HTTPStatus.FORBIDDEN))
         return None if public else await self._refusal_without_proof(request, changes=changes)
 
     async def _refusal_without_proof(self, request: HttpRequest, *, changes: bool) -> HttpResponse | None:
-        """Return the response to a request that needs a token or a client certificate and has none, else ``None``."""
+        """Return the response that refuses a request without a token or client certificate; ``None`` if it has one."""
         settings = self._settings()
         by_certificate = settings.tls.authorizes
         if by_certificate and request.subject is not None:

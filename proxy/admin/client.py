@@ -19,17 +19,18 @@ if TYPE_CHECKING:
 
 TIMEOUT_S: Final = 10.0
 _LONGEST_ANSWER_BYTES: Final = 64 * 1024 * 1024
-"""Far more than 1000 decisions and 10,000 muted connections need."""
+"""Limit for an answer of the admin server: far more than 1000 decisions and 10,000 muted connections need."""
 
 _ANSWERED: Final = (http.client.OK, http.client.SERVICE_UNAVAILABLE)
-"""The states of pages that also say what is missing."""
+"""The HTTP statuses of answers that are returned to the caller. With 503, the answer has the reasons why the proxy is
+not ready, or the problem."""
 
 _HTTPS: Final = "use https://, and --admin-ca unless a public authority has issued its certificate"
 _ADVICE: Final = {
     http.client.UNAUTHORIZED: "give a file that contains a token of admin.token_file with --token-file",
     http.client.FORBIDDEN: "",  # the server's reason names the setting
 }
-"""What to do after a response with an error, by its status."""
+"""By the status of a response with an error: the advice that is printed after the server's reason."""
 _TLS_FAILURES: Final = {
     "WRONG_VERSION_NUMBER": "it does not speak TLS; leave out https:// and --admin-ca",
     "CERTIFICATE_REQUIRED": "it requires a client certificate; give one with --admin-cert and --admin-key",
@@ -38,11 +39,11 @@ _TLS_FAILURES: Final = {
     " it trusts",
     "CERTIFICATE_EXPIRED": "the client certificate has expired; give another one with --admin-cert",
 }
-"""What failures of TLS mean, by the end of the name that OpenSSL gives them."""
+"""By the end of OpenSSL's name of a failure of TLS: its cause, and the option to change."""
 
 
 class AdminUnreachableError(Exception):
-    """No admin server can be reached at the address, it refuses the request, or it is no admin server.
+    """No server can be reached at the address, the server refuses the request, or it is not a proxy's admin server.
 
     ``str()`` contains no control characters, though parts of it are from the server.
     """
@@ -132,7 +133,10 @@ class AdminClient:
                 raise AdminUnreachableError(f"{self.address} answered {response.status}: {reason}{advice}")
             return json.loads(text)
         except ssl.SSLError as error:
-            raise AdminUnreachableError(f"no TLS with the server at {self.address}: {_tls_failure(error)}") from error
+            reason = _tls_failure(error)
+            raise AdminUnreachableError(
+                f"the TLS handshake with the server at {self.address} failed: {reason}"
+            ) from error
         except (OSError, ValueError, RecursionError, http.client.HTTPException) as error:
             why = _in_words(error)
             raise AdminUnreachableError(f"cannot reach an admin server at {self.address}: {why}; {hint}") from error

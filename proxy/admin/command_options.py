@@ -74,7 +74,7 @@ def reaches_admin(command: Callable[..., None]) -> Callable[..., None]:
         type=_FILE,
         metavar="FILE",
         envvar=variable_of(("admin", "token_file")),
-        help=f"The file with the token to send. The variable {ADMIN_TOKEN} is the token itself.",
+        help=f"The file with the token to send. Or set the variable {ADMIN_TOKEN} to the token itself.",
     )
     @wraps(command)
     def with_client(

@@ -2,8 +2,8 @@
 
 A new connection is always accepted, so that probes are answered while others keep connections open without use: at a
 limit, a connection of the address with the most is closed instead, the one that has waited longest for its client. So
-addresses with many connections take none from an address with one. Only an address that opens connections faster than
-its rate (`headrace.proxy.admin.turns`) is refused.
+an address with many connections never causes the only connection of another address to be closed. Only an address that
+opens connections faster than its rate (`headrace.proxy.admin.turns`) is refused.
 
 With TLS, a connection counts from its first byte on, so that these limits hold for handshakes, too. Called by
 `headrace.proxy.admin.server`.

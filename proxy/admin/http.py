@@ -4,9 +4,10 @@ This module connects `h11`, which implements the protocol, with trio. A web fram
 memory to serve five pages. Called by `headrace.proxy.admin.connections`; must not depend on the pages, except that it
 knows which are probes.
 
-Any client that can connect can send requests, so bytes cost little until a request is known to be answered: a head is
-parsed once it is complete and has few lines, when it is its turn (`headrace.proxy.admin.turns`). A body is read only if
-the page asks for it, after its checks of the head; otherwise the connection is closed after the answer.
+Any client that can connect can send requests, so little work is done until the checks have accepted a request: a head
+is parsed only when it is complete, has few enough lines, and its turn has come (`headrace.proxy.admin.turns`). A body
+is read only if the page needs it, and after the checks of the head; otherwise the connection is closed after the
+answer.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ MAX_HEADERS: Final = 100
 MAX_PARAMETERS: Final = 20
 """Limit for the number of query parameters."""
 MAX_BODY_BYTES: Final = 1024
-"""Limit for a request's body: forty times the only one that a page understands."""
+"""Limit for a request's body. The longest valid one, ``{"enabled": false}``, has less than a fortieth of this."""
 MAX_DISCARDED_BYTES: Final = 128 * 1024
 """Limit for what is received and discarded after a refusal, so that the client proceeds to read the answer."""
 DISCARD_TIMEOUT_S: Final = 1.0
@@ -126,14 +127,14 @@ class RefusedConnection(Exception):  # noqa: N818 -- what was done, not a mistak
 
 
 class Phase(IntEnum):
-    """What a connection does. The order is that in which connections are closed at a limit."""
+    """The state of a connection. At a limit, connections in the first state are closed first, and so on."""
 
     WAITING = 0
-    """It waits for a request or for the rest of one, or for a TLS handshake."""
+    """The connection waits for the TLS handshake, for a request, or for the rest of a request."""
     SENDING = 1
-    """It waits until the client reads the answer."""
+    """The connection waits until the client reads the answer."""
     ANSWERING = 2
-    """The answer to a complete request is made."""
+    """The answer to a complete request is being computed."""
 
 
 def refused(reason: str, status: int = HTTPStatus.BAD_REQUEST, *headers: tuple[str, str]) -> HttpResponse:
@@ -154,10 +155,11 @@ class HttpConnection:
         turns: AdminTurns,
         handshake: Callable[[], Awaitable[str | None]] | None = None,
     ) -> None:
-        """``handshake`` does that of TLS, and returns the subject of the client's certificate; ``None``: no TLS."""
+        """``handshake`` does the TLS handshake, and returns the subject of the client's certificate; it is ``None``
+        without TLS."""
         self.client = client
         self.address = counted_address(client)
-        """What the client's address is counted as."""
+        """The address, or IPv6 network, for which the connection counts; see `counted_address`."""
         self.phase = Phase.WAITING
         self.since_s = trio.current_time()
         """Time at which the phase began."""
@@ -168,7 +170,7 @@ class HttpConnection:
         self._handshake = handshake
         self._subject: str | None = None
         self._received = bytearray()
-        """What was received after the last request; with the head of the next one, or its body, it is incomplete."""
+        """The bytes that were received after the last request, such as a part of the head or body of the next one."""
         self._answered = False
         self._asks_for_head = False
         """Whether the current request is a HEAD, also if it is malformed."""

@@ -60,7 +60,7 @@ class MetricsPage:
         text = "Number of calls of plugins that held the event loop longer than plugins.slow_call, by plugin name."
         yield _labelled("plugin_slow_calls", text, "plugin", self._shared.hooks.slow_calls.counts)
         lag = self._shared.poller.lag
-        text = "Time in seconds for which the event loop did not look for events, if more than 10 ms."
+        text = "Time in seconds for which the event loop was busy between two polls for events, if more than 10 ms."
         yield HistogramMetricFamily("headrace_event_loop_lag_seconds", text, lag.cumulative(), lag.sum_s)
         yield _gauge(
             "held_bytes",
@@ -76,7 +76,7 @@ class MetricsPage:
         text = "Total number of requests to brokers for the owners of delegation tokens, by result: answered or failed."
         results = {result: sum(each.requests[result] for each in lookups) for result in ("answered", "failed")}
         yield _labelled("token_owner_requests", text, "result", results)
-        text = "Sum of the durations of these requests in seconds."
+        text = "Total duration in seconds of the requests to brokers for the owners of delegation tokens."
         yield _counter("token_owner_request_seconds", text, sum(each.requests_s for each in lookups))
         yield _gauge("token_owners", "Number of delegation tokens whose owner is remembered.", sum(map(len, lookups)))
 
@@ -149,7 +149,7 @@ class MetricsPage:
             "resumed": counters.tls_handshakes_resumed,
             "failed": counters.tls_handshakes_failed,
         }
-        text = "Total number of TLS handshakes with clients, by result; resumed: of an earlier session."
+        text = "Total number of TLS handshakes with clients, by result: full, resumed or failed."
         yield _labelled("tls_handshakes", text, "result", results)
         times = {
             context.setting: context.identity.expires.timestamp()
@@ -226,14 +226,14 @@ class MetricsPage:
         yield _labelled("observed_requests", text, "quota", counters.observed)
         text = "Total number of requests that the proxy itself sent to brokers to determine the cost of a mutation."
         yield _counter("lookups", text, counters.lookups)
-        text = "Total number of logins by a delegation token whose owner was asked of the brokers and not found."
+        text = "Total number of logins by a delegation token whose owner the proxy could not learn from the brokers."
         yield _counter("token_owners_unknown", text, counters.token_owners_unknown)
         yield from self._owner_lookup_metrics()
         quotas = self._shared.hooks.quotas
         if quotas is not None:
-            text = "Total number of buckets that were dropped before an hour without use, since there were many."
+            text = "Total number of buckets dropped after less than an hour without use, since there were many."
             yield _counter("quota_buckets_evicted", text, quotas.table.evicted)
-            text = "Total number of times that a client was charged to a bucket that many share."
+            text = "Total number of charges to buckets that client ids share, since there were too many buckets."
             yield _counter("quota_buckets_overflowed", text, quotas.overflowed)
         text = "1 while quotas are enforced, 0 while they are not."
         yield _gauge("enforcement_enabled", text, int(self._shared.enforcement.enabled))

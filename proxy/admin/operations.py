@@ -67,10 +67,10 @@ class Operations:
         return hanging + [_without_answer(setting) for setting in sorted(silent)]
 
     async def metrics(self) -> bytes:
-        """Return the Prometheus page. The caller waits for one call before the next.
+        """Return the Prometheus page. Calls must not overlap.
 
-        What makes it is imported at the first call, in a thread, so that a proxy that is never scraped does not import
-        prometheus_client.
+        The module that makes it is imported at the first call, in a thread, so that a proxy that is never scraped does
+        not import prometheus_client.
         """
         if self._page is None:
             self._page = await trio.to_thread.run_sync(self._make_page)

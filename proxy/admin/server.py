@@ -45,8 +45,8 @@ class _Page(NamedTuple):
     methods: tuple[str, ...]
     answer: PageAnswer
     turns: Turns | None
-    """The turns of making the page; ``None`` for a probe, which needs no token: orchestrators and load balancers cannot
-    keep one secret."""
+    """The turns in which the page is made; ``None`` for a probe. Probes need no token either, since orchestrators and
+    load balancers cannot keep one secret."""
 
 
 class AdminServer:

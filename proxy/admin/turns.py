@@ -2,10 +2,10 @@
 
 The loop also serves Kafka's clients, and any client that reaches the admin port can send requests without a token. So
 requests are parsed at their turn, in the order in which they came, and each address has a rate. Probes have turns and
-rates of their own, so that no other request delays them; so has the making of each other page, so that a slow one
-delays itself alone. TLS handshakes have turns, too, which go round the addresses: it is not known yet which of them is
-a probe's. Called by `headrace.proxy.admin.connections`, `headrace.proxy.admin.http` and
-`headrace.proxy.admin.server`.
+rates of their own, so that no other request delays them. Each other page has its own turns, so that a page that takes
+long to make delays only requests for the same page. TLS handshakes have turns, too, which go round the addresses, since
+it is not known yet which of them is a probe's. Called by `headrace.proxy.admin.connections`,
+`headrace.proxy.admin.http` and `headrace.proxy.admin.server`.
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ relay                  the base class of both relays: reading into the shared bu
 whole_requests         requests that are read in full: authentication, mutations, refused ones
 client_quota_requests  answering DescribeClientQuotas and AlterClientQuotas
 broker_questions       requests of the proxy's own on a client's connection
-mutations              requests that create or delete partitions: what they would change, and what follows
+mutations              requests that create or delete partitions: looking up their cost, forwarding or answering them
 opening                what precedes the first request: TLS, and authentication by the proxy
 authorization          asking plugins whether a client may do what it requests; answering what it may not
 enforcement            calling the quota callbacks and carrying out their verdicts

@@ -56,7 +56,7 @@ async def become_accepted(state: ConnectionState, head: RequestHead) -> None:
         await _log_in_to_broker(state, head, upstream.sasl)
     elif state.token_login is None and not state.proved:
         await _ask_for_acceptance(state, head)
-    if state.token_login is not None:  # tokens without headers were perhaps accepted only now
+    if state.token_login is not None:  # perhaps set just now, if the broker has accepted a token without a header
         await learn_owner(state, state.token_login)
 
 

@@ -56,7 +56,7 @@ def refuses_all(refusal: Refuse | None) -> bool:
 def enforce_after_hold(
     state: ConnectionState, exchange: Exchange, now_s: float, refusal: Refuse | None = None
 ) -> tuple[bool, Refuse | None]:
-    """Call those callbacks again that have held ``exchange`` and want to decide again, now that the hold is over.
+    """Call again the callbacks that have held ``exchange`` with ``ask_again``, now that the hold is over.
 
     ``refusal`` is that of single topics by callbacks that did not hold it. Return whether it is held again, and all
     that is refused. If it is not held again, the throttle that was imposed besides the hold is applied.
@@ -87,7 +87,7 @@ def enforce_on_arrival(state: ConnectionState, exchange: Exchange, now_s: float)
     """Call the callbacks once the last byte was read of a request that passed `enforce_on_request` by its head."""
     exchange.arrived = True
     shared = state.shared
-    # As `_enforce_with`, but inline: one call more for nearly every Produce would cost as much as a callback.
+    # This is `_enforce_with` inline: one more call for nearly every Produce would cost as much as a callback.
     if exchange.enforced and shared.enforcement.enabled:
         combined = shared.hooks.request_arrived(exchange, int(now_s * 1000))
         if combined is not None:

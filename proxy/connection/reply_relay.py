@@ -264,7 +264,7 @@ class ReplyRelay(Relay):
         large = forwards and size >= SPLICE_FROM_BYTES and self.state.can_splice
         self.read_bytes = HEAD_BYTES if large else READ_BYTES
         authentication = self.state.authentication
-        asked_by_proxy = isinstance(action, KeepForProxy)  # it reads the reply before it draws a conclusion
+        asked_by_proxy = isinstance(action, KeepForProxy)  # the code that asked reads the reply first
         if authentication is not None and exchange.connection.authenticating and not asked_by_proxy:
             authentication.answered(exchange.api_key)
             exchange.authenticating = exchange.connection.authenticating

@@ -1,4 +1,4 @@
-"""Client to broker: what has been read is sent on.
+"""Forwarding to the broker what was read from the client.
 
 `RequestForwarding` is the lower half of `headrace.proxy.connection.request_relay`, which reads requests and decides
 about them. It writes to the broker without waiting where it can (`send_now`), and in the relay's task otherwise.

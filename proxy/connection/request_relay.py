@@ -47,7 +47,7 @@ MAX_HANDSHAKES: Final = 100
 ApiVersions, perhaps in two versions, SaslHandshake, and up to five tokens (Kerberos)."""
 
 _LOGIN_APIS: Final = frozenset({ApiKey.SASL_HANDSHAKE, ApiKey.SASL_AUTHENTICATE})
-"""What the proxy answers while it authenticates a client; a broker closes the connection for anything else."""
+"""The APIs that the proxy answers while it authenticates a client. A broker closes the connection for any other API."""
 
 
 class RequestRelay(RequestForwarding):
@@ -70,7 +70,7 @@ class RequestRelay(RequestForwarding):
         """The request at the front of the tail, if it waits until the broker has shown that it serves this client, or
         until the proxy has authenticated to it again."""
         self.native: NativeRelayState | None = None
-        """What gives the connection to the native data plane, if there is one."""
+        """The native relay of this connection; ``None`` without a native data plane."""
 
     def drop_held(self) -> None:
         """Free the bytes that it holds, and note how many of the request that is being forwarded were not read."""
@@ -408,7 +408,7 @@ class RequestRelay(RequestForwarding):
             now_s,
             reply_layout(api_key, head.api_version),
         )
-        if head.body_at > SHORT_NAME:  # of bytes, so that the client id may be longer than that, too
+        if head.body_at > SHORT_NAME:  # otherwise the client id has fewer bytes than that
             exchange.client_id = bounded_name(head.client_id)
         exchange.acks = head.acks
         exchange.arrived = self.scanner.end - at >= LENGTH_BYTES + head.size

@@ -89,9 +89,9 @@ class Pending:
         self.enforced = enforced
         """Whether the callbacks were called, so that only the hold, or the proxy's own answer, is waited for."""
         self.authorized = authorized
-        """Whether the request is authorized, or needs not be."""
+        """Whether the request is authorized, or needs no authorization."""
         self.question = question
-        """What the broker has to be asked before the request can be authorized."""
+        """The question to the broker whose answer the authorization of the request needs."""
         self.refusal = refusal
         """The refusal of a request that is large, or held because only some topics are refused; not carried out yet."""
 
@@ -202,7 +202,7 @@ class WholeRequests:
         self.pending = self._permitted(exchange, head, frame, refusal)
 
     def _authorized(self, exchange: Exchange, head: RequestHead, frame: bytes, found: Authorized) -> Pending | None:
-        """Go on with the request as far as it is authorized; return it if something must be waited for."""
+        """Answer the request if it is denied, or else process it; return it if it has to wait."""
         if isinstance(found, Question):
             return Pending(exchange, head, frame, enforced=False, authorized=False, question=found)
         if isinstance(found, Denial):

@@ -1,7 +1,7 @@
 """The native data plane: threads that relay connections, without the interpreter's lock, while nothing is decided.
 
 api_rows      the APIs that are relayed natively, for the extension module
-interface     what a connection and its native relay know of each other
+interface     the interfaces between a connection and its native relay
 meters        credit of buckets, and the charges of the threads
 native        the threads, the connections that they relay, and those that return
 thread_watch  whether the threads still run

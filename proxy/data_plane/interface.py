@@ -1,4 +1,7 @@
-"""What a connection knows of its native relay (`headrace.proxy.connection.native.relay`), and that of its relays."""
+"""The interfaces between a connection and its native relay (`headrace.proxy.connection.native.relay`).
+
+They are what the connection calls of the native relay, and what the native relay calls of the Python relays.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the threads of the data plane may charge to buckets, and the recording of what they have charged.
+"""Meters: the credit within which the threads of the data plane charge buckets, and the recording of these charges.
 
 A meter belongs to a bucket. The bucket's credit (`RateBucket.credit`) is granted to it; a charge within the credit has
 no verdict. Before the control plane decides about a charge of its own, it withdraws the credit, so that all charges of

@@ -86,7 +86,7 @@ class NativeDataPlane:
     ) -> None:
         """Start the threads. ``limits`` returns the limits in force, which may be replaced.
 
-        Raises ``ImportError`` without the extension module, ``OSError`` for want of descriptors.
+        Raises ``ImportError`` if there is no extension module, and ``OSError`` if no descriptors are left.
         """
         extension = import_module(EXTENSION)
         self._seen_ids: type[SeenIds] = extension.SeenIds
@@ -130,7 +130,8 @@ class NativeDataPlane:
         self._wakes.set()
 
     def seen_ids(self, bucket: ProducerIdBucket) -> SeenIds:
-        """Return the producer ids that cost nothing in ``bucket``, which the data plane does not ask about."""
+        """Return the producer ids that were already charged to ``bucket``; the threads relay requests with these
+        ids."""
         seen = bucket.seen
         if isinstance(seen, self._seen_ids):
             return seen

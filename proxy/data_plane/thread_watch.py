@@ -1,6 +1,7 @@
 """Whether the threads of the native data plane still run, from how often each has executed its commands.
 
-Called by `headrace.proxy.data_plane.native` about once a second while connections are relayed. It knows no engine.
+Called by `headrace.proxy.data_plane.native` about once a second while connections are relayed. Does not depend on the
+extension module.
 """
 
 from __future__ import annotations

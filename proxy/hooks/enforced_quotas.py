@@ -32,7 +32,8 @@ class EnforcedQuotas:
     """The keys that callbacks enforce for each entity type of a plugin that leaves it to them (``metric_tags``)."""
 
     def of(self, entity: QuotaEntity) -> frozenset[str] | None:
-        """Return the keys that are enforced for an entity; ``None`` for all that it can have, if its plugin does it."""
+        """Return the keys that are enforced for an entity; ``None`` if a plugin enforces all keys of its entity
+        type."""
         if not entity.other:
             return self.keys
         (first, _), *others = entity.parts()

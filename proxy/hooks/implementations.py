@@ -26,7 +26,7 @@ Interests: TypeAlias = "dict[str, dict[int, Interest]]"
 """By plugin name and API key."""
 
 _ALL_KEYS: Final = range(256)
-"""Includes room for future API keys; the highest of Kafka 4.4 is 94."""
+"""The API keys for which lists of callbacks are built, with some for future APIs; the highest of Kafka 4.4 is 94."""
 SCOPED_HOOKS: Final = frozenset(
     {
         *("request_interest", "mutation_budget", "request_received", "request_arrived", "batches_received"),
@@ -49,7 +49,8 @@ class Implementations:
     def add_scoped(self, name: str, callback: object) -> None:
         """Add a callback for the buckets of an entity type of a plugin (the hook `scoped_callback`).
 
-        Raises `ValueError` if it implements none of `SCOPED_HOOKS`, or one with an argument that the hook has not.
+        Raises `ValueError` if it implements none of `SCOPED_HOOKS`, or one with an argument that the hook does not
+        have.
         """
         implemented = [hook for hook in sorted(SCOPED_HOOKS) if self._implements(callback, hook)]
         if not implemented:

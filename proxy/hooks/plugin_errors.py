@@ -44,7 +44,8 @@ def configuration_problem(name: str, error: BaseException, options: Mapping[str,
 
 
 def configuration_faults(name: str, error: BaseException, options: Mapping[str, Any]) -> list[Fault]:
-    """Return the same as faults: one for each invalid option, with its path, or else one without a path."""
+    """Return the errors of a plugin whose ``configure`` raised, without secrets: a fault for each invalid option, with
+    its path, or else one fault without a path."""
     from headrace.quota_callbacks.options import Fault, OptionsError
     from headrace.quota_callbacks.value_texts import without_secrets
 

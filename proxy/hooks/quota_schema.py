@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 CHECK: Final = "quota_definitions"
 METRIC_TAGS: Final = "metric_tags"
-"""What an exception or a slow call of a function of a definition is logged as: in place of the name of a hook."""
+"""The names under which exceptions and slow calls of a definition's functions are logged, in place of a hook's name."""
 
 
 def combined_schema(

@@ -106,7 +106,7 @@ async def _awaited(awaitable: Awaitable[Result]) -> Result:
 
 
 class _Steps(Generic[Result]):
-    """A coroutine, of which the time is reported at which each step began, when it has ended."""
+    """A wrapper of a coroutine that calls ``report`` at the end of each step with the time at which the step began."""
 
     __slots__ = ("_coroutine", "_report")
 

@@ -108,7 +108,7 @@ class AdminClient:
     ) -> Results[QuotaEntity, None]:
         """Set and remove quotas. The alterations of one entity are made completely or not at all.
 
-        ``validate_only`` returns the same results and changes nothing. Each entity may be there once. Raises
+        ``validate_only`` returns the same results and changes nothing. An entity may occur only once. Raises
         `UnsupportedVersionError` for brokers before Kafka 2.6; `InvalidRequestError`, with the broker's message, is the
         result of an entity whose keys or values the broker refuses.
         """
@@ -169,7 +169,7 @@ class AdminClient:
         timeout_ms: int | None = None,
         raise_errors: bool = True,
     ) -> Results[str, None]:
-        """Give topics more partitions, to the number by topic name, which is of all partitions.
+        """Add partitions to topics. ``new_partitions`` has, by topic name, the total number of partitions after that.
 
         Refusals by ``controller_mutation_rate`` are handled as in `create_topics`.
         """

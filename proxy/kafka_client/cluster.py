@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 _HIGHEST_PORT: Final = 65_535
 _FAILURE_MEMORY_S: Final = 10.0
-"""A broker that could not be reached is the last choice for so long, unless it is the controller."""
+"""Time for which a broker that could not be reached is the last choice, unless it is the controller."""
 
 
 class Broker:
@@ -202,5 +202,8 @@ def _metadata_of_no_topics(version: int) -> Message:
 def _address(row: Message, broker: Broker) -> Address:
     host, port = row["host"], row["port"]
     if not host or not 0 < port <= _HIGHEST_PORT:
-        raise BadReplyError(f"{broker.address} says that a broker is at {host[:255]!r}, port {port}")
+        raise BadReplyError(
+            f"{broker.address} reports the broker address {host[:255]!r}, port {port}; expected a host and a port from"
+            f" 1 to {_HIGHEST_PORT}"
+        )
     return Address(host=host, port=port)

@@ -170,7 +170,7 @@ def _tls_context(properties: Mapping[str, str]) -> ssl.SSLContext:
 
 
 def _pem_file(properties: Mapping[str, str], store: str) -> str | None:
-    """Return the location of a store of certificates, after a look at its format."""
+    """Return the location of a certificate store, if it has one. Raises `SettingsError` if it is not a PEM file."""
     location = properties.get(f"{store}.location")
     if not location:
         return None

@@ -15,16 +15,16 @@ _ESCAPED: Final = re.compile(r"\\(?:u([0-9A-Fa-f]{4})|(u)|(.))", re.DOTALL)
 _KEY: Final = re.compile(r"((?:\\.|[^\\=: \t\f])*)[ \t\f]*[=:]?[ \t\f]*(.*)", re.DOTALL)
 _BACKSLASHES: Final = re.compile(r"\\+$")
 _LAST_BACKSLASH: Final = re.compile(r"(?<!\\)(?:\\\\)*\\[\r\n]\Z")
-"""A backslash at the end of the last line, whose line break has one character: Java takes it for one without."""
+"""A backslash before a line break of one character at the end of the file. Java ignores that line break."""
 _BLANKS: Final = " \t\f"
 
 _JAAS_WORD: Final = re.compile(r"""\s*(?:"((?:\\.|[^"\\])*)"|'((?:\\.|[^'\\])*)'|([^\s"';=]+)|([;=]))""")
 
 
 def parse_properties(text: str) -> dict[str, str]:
-    """Return the properties of a file in Java's format; of a key that is there several times, the last one.
+    """Return the properties of a file in Java's format; if a key occurs several times, its last value counts.
 
-    Raises `SettingsError` with the number of a line that is not valid. Values are in no error.
+    Raises `SettingsError` with the number of a line that is not valid. No error contains a value.
     """
     found: dict[str, str] = {}
     for number, line in _logical_lines(text):
@@ -99,7 +99,7 @@ def _jaas_words(text: str) -> list[tuple[str, bool]]:
     while at < len(text):
         found = _JAAS_WORD.match(text, at)
         if found is None:
-            raise SettingsError("sasl.jaas.config: a quotation mark has no counterpart")
+            raise SettingsError("sasl.jaas.config: a quoted value is not closed")
         at = found.end()
         quoted = found[1] if found[1] is not None else found[2]
         if quoted is not None:

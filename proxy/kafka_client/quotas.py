@@ -60,8 +60,8 @@ class FilterComponent:
 class QuotaFilter:
     """Matches entities that match every component (``ClientQuotaFilter``).
 
-    With ``strict``, entities with further entity types do not match. No components match every entity, and, with
-    ``strict``, none.
+    With ``strict``, entities with further entity types do not match. A filter without components matches every entity,
+    or with ``strict`` none.
     """
 
     components: tuple[FilterComponent, ...] = ()
@@ -139,7 +139,7 @@ def read_description(reply: Message) -> dict[QuotaEntity, dict[str, float]]:
 def alter_call(alterations: Sequence[QuotaAlteration], *, validate_only: bool) -> Call:
     """Return the AlterClientQuotas request.
 
-    Raises `SettingsError` if an entity is there twice, and for a value that is no number.
+    Raises `SettingsError` for an entity that occurs twice, and for a value that is not a number.
     """
     for entity, count in Counter(each.entity for each in alterations).items():
         if count > 1:
@@ -164,7 +164,7 @@ def alter_call(alterations: Sequence[QuotaAlteration], *, validate_only: bool) -
 
 
 def read_alterations(alterations: Sequence[QuotaAlteration], reply: Message) -> Results[QuotaEntity, None]:
-    """Return what became of each entity's alteration."""
+    """Return the result of each entity's alteration."""
     found: dict[QuotaEntity, KafkaClientError | None] = {}
     values = {each.entity: each.values for each in alterations}
     for row in reply["entries"]:
@@ -195,7 +195,7 @@ def _entity(rows: Sequence[Message]) -> QuotaEntity:
     try:
         return QuotaEntity.of(parts)
     except ValueError as error:
-        raise BadReplyError(f"the broker's reply has an entity that cannot be: {error}") from error
+        raise BadReplyError(f"the broker's reply has an invalid entity: {error}") from error
 
 
 def misplaced_key(schema: QuotaSchema, message: str | None, entity: QuotaEntity, keys: Iterable[str]) -> str:

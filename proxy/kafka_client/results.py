@@ -18,7 +18,7 @@ _MOST_NOTES = 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Results(Generic[K, V]):
-    """What became of each topic or entity of a call, in the order of the call."""
+    """The results of the topics or entities of a call, in the order of the call: values or errors."""
 
     outcomes: Mapping[K, V | KafkaClientError]
     """The value, or the error, of each."""

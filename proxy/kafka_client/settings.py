@@ -70,7 +70,7 @@ class ClientSettings:
     tls: ssl.SSLContext | None = None
     """The TLS context for connections; ``None`` for plaintext."""
     credentials: Credentials | None = None
-    """Who authenticates by SASL; ``None`` for connections without SASL."""
+    """The mechanism, the user and the password for SASL; ``None`` for connections without SASL."""
     request_timeout_ms: int = 30_000
     """The longest time for one reply. Then the connection is closed, and the request is sent again."""
     default_api_timeout_ms: int = 60_000

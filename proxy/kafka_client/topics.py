@@ -49,7 +49,8 @@ class NewPartitions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CreatedTopic:
-    """A topic that was created, as the broker describes it. Older brokers, and those that may not, leave out parts."""
+    """A topic that was created, as the broker describes it. A field is ``None`` if the broker is too old to return it,
+    or if the user may not describe the topic's configuration."""
 
     topic_id: uuid.UUID | None
     num_partitions: int | None
@@ -57,7 +58,8 @@ class CreatedTopic:
 
 
 def creation(topics: Sequence[NewTopic], *, validate_only: bool) -> Mutation[CreatedTopic]:
-    """Return the creation of topics. Raises `SettingsError` for a topic that is there twice, or has too much."""
+    """Return the creation of topics. Raises `SettingsError` for a topic that is named twice, or that has both
+    assignments and a count."""
     wanted = {topic.name: topic for topic in topics}
     _check_names([topic.name for topic in topics])
     for topic in topics:
@@ -124,7 +126,7 @@ def _check_names(names: Sequence[str]) -> None:
     seen: set[str] = set()
     for name in names:
         if name in seen:
-            raise SettingsError(f"the topic {name!r} is there twice in one call")
+            raise SettingsError(f"the topic {name!r} is named twice in one call")
         seen.add(name)
 
 

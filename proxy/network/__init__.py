@@ -13,6 +13,6 @@ topology           the brokers of the cluster and their advertised addresses
 sockets            non-blocking reads and writes; the only module with socket calls on the hot path
 held_bytes         the number of bytes that all connections hold in memory
 splicing           moving large frames between sockets inside the kernel
-loop_lag           how long the event loop was busy between two looks for events
+loop_lag           how long the event loop was busy between two polls for events
 poller             waiting for the sockets of all connections with one epoll
 """

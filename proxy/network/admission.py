@@ -6,8 +6,8 @@ is slowed down; one over a limit on the number of connections is closed at once.
 exceeded, the next connections wait in the backlogs of the listening sockets. What the limits per address refuse is not
 counted for those of the whole proxy, or one address could use them up.
 
-A connection counts as one of its user's from the moment at which the user is proved (`Admission.admit_user`), and is
-closed as one of an address's would be. No connection counts as that of a user before it has proved to be theirs.
+A connection counts for its user from the moment at which the user is proved (`Admission.admit_user`). If it exceeds a
+limit per user, it is closed in the same way as one that exceeds a limit per address.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ class _Rate(NamedTuple):
     """A limit on the rate of connections, in connections a second, and the name that it counts and logs by."""
 
     counted: str
-    """What connections are counted by: an address, or an IPv6 network."""
+    """The address, or IPv6 network, by which connections are counted."""
     limit: float
     name: str
     setting: str
@@ -90,8 +90,8 @@ class _Rate(NamedTuple):
 _UNLIMITED: Final = _Rate("", 0.0, "", "")
 
 MAX_DELAYED_OF_A_USER: Final = 16
-"""Connections of a user that wait to be closed; beyond these they are closed at once. Meanwhile they take places of
-``limits.max_connections``, which others need. A client opens one or two connections at a time for each broker."""
+"""Refused connections of a user that may wait to be closed; further ones are closed at once. While they wait, they
+count for ``limits.max_connections``. A client opens one or two connections at a time for each broker."""
 
 
 class UserRefusal(NamedTuple):

@@ -35,8 +35,8 @@ def without_mapping(host: str) -> str:
 
 
 def counted_address(host: str) -> str:
-    """Return what an address is counted as: an IPv4 address as itself, also one in IPv6 notation
-    (``::ffff:192.0.2.1``), and an IPv6 address as its /64."""
+    """Return the address or network for which an address is counted: an IPv4 address for itself, also in IPv6 notation
+    (``::ffff:192.0.2.1``), and an IPv6 address for its /64."""
     host = without_mapping(host)
     if ":" not in host:
         return host

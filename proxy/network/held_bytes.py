@@ -32,7 +32,7 @@ class HeldBytes:
 
 
 class Holder(Protocol):
-    """A relay, as far as those know it who free the bytes of connections."""
+    """The interface of a relay for the code that frees the memory of connections."""
 
     held: bool
     """Whether what was read has to wait, so that nothing more is read."""

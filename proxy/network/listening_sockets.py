@@ -1,4 +1,4 @@
-"""Listening sockets, of each listener one for bootstrapping and one for each broker id, and the accept loop.
+"""The accept loop, and the listening sockets: each listener has one for bootstrapping, and one for each broker id.
 
 Called by the server. `accept_loop` continues after errors that a busy system causes (the client closed before it was
 accepted, no file descriptors or buffers left) and raises any other.
@@ -28,8 +28,8 @@ log = structlog.get_logger("headrace.listeners")
 ACCEPTS_A_TURN: Final = 16
 """Connections accepted on all ports together before clients are served again."""
 PAUSE_AFTER_A_TURN: Final = 3.0
-"""The pause after a turn, in durations of that turn. Clients that are connected keep three quarters of the time while
-connections arrive faster than they can be accepted, or while other processes take the processor."""
+"""The pause after accepting, as a multiple of the time that accepting took. Connected clients keep three quarters of
+the time while connections arrive faster than they can be accepted, or while other processes take the processor."""
 _CONNECTION_ERRORS: Final = frozenset(
     {errno.ECONNABORTED, errno.EPROTO, errno.EPERM, errno.ENETDOWN, errno.EHOSTUNREACH, errno.ECONNRESET}
 )

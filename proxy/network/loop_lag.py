@@ -1,4 +1,4 @@
-"""How long the event loop was busy between two looks for events, as a histogram for the metrics page.
+"""The time for which the event loop was busy between two polls for events, as a histogram for the metrics page.
 
 An event waits for at most one such turn, so long turns are the delay that all clients notice. Short turns are left out,
 since counting them would add to the cost of every request. Measured by `headrace.proxy.network.poller`.

@@ -43,9 +43,10 @@ RESERVED: Final = 160
 look-ups and plugins; a quarter of all descriptors if that is less."""
 
 RECHECK_S: Final = 0.1
-"""Time between two looks whether there is room again, and the longest age of a measurement of the memory."""
+"""Time between two checks whether accepting may resume, and the longest age of a measurement of the memory."""
 ENOUGH: Final = 0.95
-"""The part of ``limits.max_memory`` below which accepting resumes, so that it does not change at every look."""
+"""The part of ``limits.max_memory`` below which accepting resumes, so that it does not pause again at the next
+check."""
 TRIM_S: Final = 5.0
 """Time between two requests to the C library to return freed memory to the system, while that is short; and for which
 clients may hold memory meanwhile."""

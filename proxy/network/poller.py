@@ -227,7 +227,7 @@ class Poller:
         self._again: deque[Watched] = deque()
         self._inner: Any = None
         self.lag = LoopLag()
-        """How long the loop was busy between two looks for events; empty while not attached."""
+        """The time for which the loop was busy between two polls for events; empty while not attached."""
         self._woke_s = 0.0
 
     @contextlib.contextmanager
@@ -242,7 +242,8 @@ class Poller:
             inner_epoll = inner._epoll  # noqa: SLF001
             runner.runq, runner.deadlines._heap  # noqa: B018, SLF001
         except AttributeError:
-            log.warning("no poller of its own", reason=f"trio {trio.__version__} keeps its I/O manager elsewhere")
+            reason = f"the I/O manager of trio {trio.__version__} has another interface"
+            log.warning("sockets are polled by trio, which is slower", reason=reason)
             yield
             return
         self._runner: Any = runner

@@ -70,7 +70,7 @@ HAVE_SPLICE: Final = hasattr(os, "splice")
 
 
 class Socket(Protocol):
-    """What the relays require of a connection to a client or a broker."""
+    """The interface of a connection to a client or a broker that the relays use."""
 
     may_read: bool
     bytes_received: int
@@ -169,7 +169,7 @@ class PlainSocket(Watched):
         self._socket = sock
         self._fault = fault
         self._expected = 1
-        """Number of bytes of which the socket is reported readable (``SO_RCVLOWAT``)."""
+        """Number of bytes from which on the socket is reported readable (``SO_RCVLOWAT``)."""
         self.bytes_received = 0
         self.bytes_sent = 0
         self._unsent: deque[memoryview] = deque()
@@ -318,7 +318,8 @@ class PlainSocket(Watched):
         return state != _ESTABLISHED
 
     def has_unread(self) -> bool:
-        """Return whether bytes of the peer have arrived that were not read. Its end, or a reset, is none."""
+        """Return whether bytes of the peer have arrived that were not read. The end of the stream, or a reset, does not
+        count."""
         try:
             return bool(self._socket.recv(1, socket.MSG_PEEK))
         except OSError:

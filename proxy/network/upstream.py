@@ -66,9 +66,9 @@ class _Caller(NamedTuple):
     """The client that causes a connection to a broker; by default the proxy itself does."""
 
     address: Address | None = None
-    """What the header of the PROXY protocol states."""
+    """The address that the header of the PROXY protocol states as the client's; ``None`` for the proxy itself."""
     turn: Callable[[], AbstractAsyncContextManager[None]] = NoTurn
-    """In which each computation of the TLS handshake is done."""
+    """Returns the context manager of the turn in which a computation of the TLS handshake is done."""
 
 
 _PROXY: Final = _Caller()

@@ -24,7 +24,8 @@ if TYPE_CHECKING:
 
     Change = Mapping[str, Any]
     ReadPage = Callable[[int, int | None], Sequence[Change]]
-    """Returns the newest changes, so many at most, before a position, or of all; the newest first."""
+    """Called with the maximum number of changes, and a position or ``None``. Returns the newest changes before the
+    position, or of all changes, newest first."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,7 +38,7 @@ class FoundChanges:
 
 
 def find_changes(read_page: ReadPage, wanted: QuotaFilter, *, newest: int, before: int | None) -> FoundChanges:
-    """Return the newest changes of entities that match, ``newest`` at most, before a position, or of all.
+    """Return at most ``newest`` changes of entities that match, before the position ``before`` if it is set.
 
     Reads pages from the newest change on until it knows whether there is one more that matches. Raises what
     ``read_page`` raises, and `AdminUnreachableError` for a change that is not one.

@@ -39,12 +39,12 @@ if TYPE_CHECKING:
 
 Values: TypeAlias = Mapping[str, float | None]
 Progress: TypeAlias = Callable[[int, int], None]
-"""Called with the number of entities that are done, and of all."""
+"""Called with the number of entities that are done, and the total number of entities."""
 
 BATCH_CHANGES: Final = 1000
 """Changes of keys in one request. A broker refuses more than 10,000 (``QuorumController.MAX_RECORDS_PER_USER_OP``)."""
 PROXY_KEY_PREFIX: Final = "brokers."
-"""What precedes the keys of the brokers' own quotas in a proxy's description. They are shown, and cannot be changed."""
+"""The prefix of the keys of the brokers' own quotas in a proxy's description. They are shown, and cannot be changed."""
 
 _CLIENT_ID: Final = "headrace-quotas"
 _NOT_AUTHORIZED: Final = (
@@ -144,7 +144,7 @@ class QuotaCluster:
     def check(self, plan: Plan) -> list[Refusal]:
         """Return which steps of a plan the cluster would refuse, one by one, and change nothing.
 
-        Of an entity that is refused, each key is checked alone, so that the others can still be set. Raises
+        If an entity is refused, each of its keys is checked by itself, so that the other keys can still be set. Raises
         `ClusterError`.
         """
         changes = plan.by_entity()

@@ -93,7 +93,7 @@ def refusal_json(refusal: Refusal) -> Json:
 def alteration_json(
     entity: QuotaEntity, values: Mapping[str, float | None], refused: Iterable[Refusal], *, validate_only: bool
 ) -> Json:
-    """Return what became of one alteration."""
+    """Return the result of one alteration."""
     return {
         "entity": entity_json(entity),
         "set": {key: value_json(value) for key, value in sorted(values.items()) if value is not None},

@@ -1,4 +1,4 @@
-"""What the quota commands share: options, completion, errors and output. Imported to show the help, so it is light."""
+"""Options, completion, errors and output of the quota commands. Imported to show the help, so it imports little."""
 
 from __future__ import annotations
 

@@ -32,7 +32,11 @@ LISTED_REFUSALS: Final = 50
 """Refusals that are printed one by one; any others are only counted."""
 
 file_argument = click.argument("file", metavar="FILE", type=click.Path(allow_dash=True))
-prune_option = click.option("--prune", is_flag=True, help="Remove quotas that are not wanted, instead of keeping them.")
+prune_option = click.option(
+    "--prune",
+    is_flag=True,
+    help="Remove quotas that the file, or the other cluster, does not have, instead of keeping them.",
+)
 yes_option = click.option("--yes", is_flag=True, help="Do not ask for a confirmation.")
 
 
@@ -46,14 +50,15 @@ def apply(options: ClusterOptions, file: str, prune: bool, yes: bool, as_json: b
     """Set the quotas of a file: print a plan, ask, and change what differs.
 
     FILE has [[quotas]] tables, as "export" prints them and as a configuration file has them, or JSON; "-" is standard
-    input. The cluster checks the plan first: if it refuses a part, nothing is changed. Only quotas that cannot be
-    removed, since they are in the proxy's configuration file, are left out of --prune, with a warning.
+    input. The cluster checks the plan first: if it refuses a part, nothing is changed. There is one exception: --prune
+    keeps quotas that are in the proxy's configuration file, since they cannot be removed, and prints a warning.
 
     \b
     Example: headrace quotas apply quotas.toml
     """
     if file == STANDARD_INPUT and not yes:
-        raise click.UsageError("--yes is needed with standard input, which has no answer to a question then")
+        hint = "the confirmation cannot be read from standard input, too"
+        raise click.UsageError(f"--yes is required if the file is standard input, since {hint}")
     with reported_errors():
         from headrace.proxy.quota_tools.files import read_quota_file
         from headrace.proxy.quota_tools.plans import Action, make_plan
@@ -169,14 +174,14 @@ def _checked(
 def _carry_out(cluster: QuotaCluster, plan: Plan, *, yes: bool, as_json: bool, left_out: list[Refusal]) -> None:
     """Show the plan, ask, and make its steps. Exits with 1 if they are declined, outdated, or partly refused.
 
-    ``left_out`` are refusals that the result has in addition, in JSON.
+    ``left_out`` are the refusals of steps that the plan no longer has; the JSON result lists them, too.
     """
     from headrace.proxy.quota_tools.text import plan_lines, plan_summary
 
     if not as_json:
         print_lines([*plan_lines(plan), plan_summary(plan)])
     if plan.kept:
-        report(f"{plan.kept} quotas that are set at {cluster.servers} and not wanted are kept; --prune removes them")
+        report(f"{plan.kept} quotas at {cluster.servers} that the source does not have are kept; --prune removes them")
     if plan.steps and not yes:
         if as_json:
             report(*plan_lines(plan))

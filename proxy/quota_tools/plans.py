@@ -29,7 +29,7 @@ def sort_key(entity: QuotaEntity) -> tuple[tuple[int, str, bool, str], ...]:
 
 
 class Action(StrEnum):
-    """What a step does."""
+    """The kind of a step."""
 
     ADD = "add"
     CHANGE = "change"
@@ -38,7 +38,8 @@ class Action(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Step:
-    """One key of one entity, and its values before and after. ``None``: it has no value."""
+    """The change of one key of one entity. ``old`` and ``new`` are its values before and after; ``None`` is no
+    value."""
 
     entity: QuotaEntity
     key: str
@@ -55,7 +56,7 @@ class Step:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Refusal:
-    """What the cluster does not accept: one key of an entity, or, without ``key``, all of the entity's values."""
+    """A refusal by the cluster of one key of an entity or, without ``key``, of all values of the entity."""
 
     entity: QuotaEntity
     key: str | None

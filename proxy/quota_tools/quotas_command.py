@@ -92,8 +92,9 @@ def resolve(
 ) -> None:
     """Print which quotas apply to a client, where they come from, and what they override.
 
-    The client need not be known. A user or client id that is not named stands for one without quotas of its own, as
-    do --defaults; "client-id=" is a client that sends no client id. Keys that are not listed are unlimited.
+    The client need not be known. If the user or the client id is not named, or is given by --defaults, the result is
+    for a user or client id without quotas of its own; "client-id=" is a client that sends no client id. Keys that are
+    not listed are unlimited.
 
     Entity types of plugins can be named, too. With --config, the quotas of all of them that apply to the client are
     printed: they are enforced beside the others, and the longest throttle counts. Without it, only those of exactly the
@@ -124,7 +125,8 @@ def resolve(
     if not resolved:
         report("no quota applies: unlimited")
     if others := sorted(resolution.more_specific(quotas, client), key=sort_key):
-        report(f"entities with more names have quotas of their own: {len(others)}, such as {entity_text(others[0])}")
+        example = entity_text(others[0])
+        report(f"more specific entities whose quotas may apply instead: {len(others)}, such as {example}")
 
 
 @command.command()

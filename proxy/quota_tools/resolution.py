@@ -1,8 +1,8 @@
 """Which quotas apply to a client: for each key the effective value, its entity, and what it overrides. Pure.
 
 The precedence is that of Kafka (``ClientQuotaManager.DefaultQuotaCallback``), which the proxy has in
-`headrace.quota_callbacks.builtin.precedence`; a test compares both for random quotas. KIP-546 meant a broker to answer
-this (ResolveClientQuotas), and none does. So a client of the API has to, and can for clients that were never seen.
+`headrace.quota_callbacks.builtin.precedence`; a test compares both for random quotas. KIP-546 intended that a broker
+answers this (ResolveClientQuotas), but no broker does. So it is computed here, also for clients that were never seen.
 
 Several entities can be one in force (`entity_in_force`): two forms of an IPv6 address, or a long name and its shortened
 form. Of these the lowest quota applies, as at the proxy (`headrace.proxy.quotas.definitions`).
@@ -39,8 +39,8 @@ _PRECEDENCE: Final = (
 class Client:
     """A client whose quotas are resolved: a user with a client id, an IP address, or names of plugins' entity types.
 
-    `DEFAULT` is a name that has no quotas of its own; an empty client id that of a client that sends none. Names are
-    those in force, as `of` makes them: long ones are shortened, and an address has its usual form.
+    `DEFAULT` stands for a name that has no quotas of its own, and an empty client id for a client that sends none.
+    Names are those in force, as `of` makes them: long ones are shortened, and an address has its usual form.
     """
 
     user: EntityName = DEFAULT

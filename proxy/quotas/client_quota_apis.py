@@ -56,7 +56,8 @@ log = structlog.get_logger("headrace.quotas")
 NOT_AUTHORIZED: Final = Refusal(
     error_code=ErrorCode.CLUSTER_AUTHORIZATION_FAILED, error_message="Cluster authorization failed."
 )
-"""With the message of Kafka's ``Errors.CLUSTER_AUTHORIZATION_FAILED``."""
+"""The answer to a client that may not use an API, with the message of Kafka's
+``Errors.CLUSTER_AUTHORIZATION_FAILED``."""
 NO_STORE: Final = Refusal(
     error_code=ErrorCode.INVALID_REQUEST,
     error_message="this proxy keeps no quotas: neither client_quotas.file is set nor a topic is used",
@@ -65,11 +66,11 @@ MAX_ALTER_ROWS: Final = 4 * MAX_CHANGES
 """Entities, parts of entities, and keys of an AlterClientQuotas request: enough for `MAX_CHANGES` pairs of a user and a
 client id with one key each. A broker accepts more rows, if they make no more changes."""
 OF_BROKERS: Final = "brokers."
-"""What precedes the names of the brokers' own quotas in a description."""
+"""The prefix of the names of the brokers' own quotas in a description."""
 
 
 class BrokersQuotas(Protocol):
-    """What is known of the quotas that were set at the brokers themselves."""
+    """The quotas that were set at the brokers themselves, as far as the proxy has read them."""
 
     quotas: Mapping[QuotaEntity, Mapping[str, float]]
 
@@ -78,7 +79,8 @@ class BrokersQuotas(Protocol):
 
 
 class ClientQuotaApis:
-    """Answers both APIs. ``follower`` is ``None`` if there is no store: then quotas can be described only."""
+    """Answers DescribeClientQuotas and AlterClientQuotas. Without a store, ``follower`` is ``None``, and quotas can
+    only be described."""
 
     def __init__(
         self,

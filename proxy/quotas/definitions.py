@@ -9,7 +9,8 @@ same entity and key, or else the default policy. When it is removed from the sto
 Entities are kept and described as they were written. Quotas are put into force by
 `headrace.quota_callbacks.definitions.entity_in_force`, which can be the same for several entities: a long name and its
 shortened form, or two forms of one IPv6 address. Of these, quotas of the store precede those of the file, and
-otherwise the lowest is in force, in whichever order they were set. Of more than `MAX_FORMS` forms, the first count.
+otherwise the lowest is in force, in whichever order they were set. Besides the usual form, at most `MAX_FORMS` forms of
+an entity count, those that were set first.
 
 Changes of many quotas are made in slices, between which clients are served. A pause is between two entities, so that
 none is seen half changed (KIP-546: "alterations for a single entity are atomic"). At every pause, what was put into
@@ -108,7 +109,8 @@ class QuotaDefinitions:
     def in_force(self, entity: QuotaEntity) -> Mapping[str, Quota]:
         """Return the quotas in force by key, with their policies, of an entity as `entity_in_force` returns it.
 
-        Of its forms, the lowest quota of the store, or else the lowest of the file.
+        If the entity was written in several forms, the lowest quota of the store is in force, or else the lowest of the
+        file.
         """
         forms = self._forms_of(entity)
         found: dict[str, Quota] = {}

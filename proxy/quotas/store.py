@@ -113,9 +113,9 @@ class QuotaStore(Protocol):
     async def alter(self, alterations: Sequence[Alteration], author: Author) -> Sequence[Change]:
         """Store the alterations, and return what changed once it is durable.
 
-        A value that is set already, and the removal of a key that is not set, are no changes. Several alterations of
-        one entity are applied in their order. Raises `ValueError` for NaN, and for keys and values that the store
-        cannot represent; nothing is stored then.
+        To set the present value again, or to remove a key that is not set, is not a change. Several alterations of one
+        entity are applied in their order. Raises `ValueError` for NaN, and for keys and values that the store cannot
+        represent; nothing is stored then.
         """
 
     async def changes_since(self, sequence: int) -> Sequence[Change] | None:

@@ -1,4 +1,4 @@
-"""What both sides of SCRAM-SHA-256 and SCRAM-SHA-512 share: hash functions, keys, names (RFC 5802, RFC 7677).
+"""The common part of both sides of SCRAM-SHA-256 and SCRAM-SHA-512: hash functions, keys, names (RFC 5802, RFC 7677).
 
 Written with ``hashlib`` alone. The library scramp applies SASLprep to names and passwords, which Kafka does not
 (``ScramFormatter.normalize``): a password with, for example, a ligature would not be accepted. It also refuses the

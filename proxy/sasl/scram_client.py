@@ -39,7 +39,7 @@ _LONGEST_ERROR: Final = 200
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScramChallenge:
-    """What the server demands; `headrace.proxy.sasl.scram.scram_keys` computes the keys from it."""
+    """The salt and the number of iterations that the server has sent, for `headrace.proxy.sasl.scram.scram_keys`."""
 
     salt: bytes
     iterations: int

@@ -54,7 +54,7 @@ class ClientFirst:
 
     user: str
     header: str
-    """What precedes the message proper, for channel binding."""
+    """The GS2 header of the message (RFC 5802), for channel binding."""
     bare: str
     """The message proper, which is part of what the client signs."""
     nonce: str

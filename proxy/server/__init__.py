@@ -10,7 +10,7 @@ reloading           reloading the configuration
 quotas              the quotas of the configuration, of the store and of the brokers
 owner_lookup        asking brokers for the owners of delegation tokens
 bucket_state_file   the file that keeps bucket state across restarts
-room                closing connections when memory or places run out
+room                closing connections to free memory, or while no further one can be accepted
 service_manager     messages to systemd: ready, reloading, stopping, and the watchdog
 garbage_collection  freezing of long-lived objects, so that collections do not stall the loop
 """

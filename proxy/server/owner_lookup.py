@@ -36,7 +36,7 @@ of memory and 0.8 s in a thread while they are read. Any user can make a token w
 MAX_REPLY_ROWS: Final = 250_000
 """The most tokens in a list."""
 MOST_ATTEMPTS: Final = 2
-"""Brokers that are asked within ``connect_timeout`` if they do not answer."""
+"""Number of brokers that can be tried within ``connect_timeout`` if they do not answer."""
 
 
 def create_token_owners(config: Config, listeners: tuple[Listener, ...]) -> dict[str, TokenOwners]:

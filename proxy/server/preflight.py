@@ -47,7 +47,7 @@ _NEEDED_OPTIONS: Final = {
 """The option without which the built-in plugin of a mechanism authenticates no clients."""
 
 _SENT_SECRETS: Final = {"PLAIN": "password", "OAUTHBEARER": "token"}
-"""What a client sends as it is, by mechanism."""
+"""The secret that a client sends unencrypted, by mechanism."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from headrace.proxy.server.quotas.quotas_in_force import QuotasInForce
 
     ChangedOptions: TypeAlias = dict[str, Callable[[], bool]]
-    """By the names of plugins, the functions that put their changed options into force. They return whether they have
+    """The functions that put changed options of plugins into force, by plugin name. They return whether they have
     done so."""
 
 log = structlog.get_logger("headrace.reload")

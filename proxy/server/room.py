@@ -1,6 +1,7 @@
-"""Closing connections when there is no room for more: no memory (``limits.max_held_bytes``), or no place for new ones.
+"""Closing connections to free memory (``limits.max_held_bytes``), or while no further connection can be accepted.
 
-Without the latter, connections that never authenticate could occupy all places until ``limits.login_timeout``.
+In the second case, such as at ``limits.max_connections``, connections that were not served yet are closed. Otherwise
+connections that never authenticate could prevent further ones until ``limits.login_timeout``.
 """
 
 from __future__ import annotations
@@ -41,12 +42,12 @@ class MemoryLimit:
         held.limit, held.on_excess = max_bytes, self._close_some
 
     def relieve(self, short_bytes: int, why: str) -> None:
-        """Close connections to free ``short_bytes``, for which new clients wait, if all together hold as much.
+        """Close connections to free ``short_bytes``, for which new clients wait, if all connections hold that much.
 
         Otherwise one client could keep accepting paused: it holds less than ``limits.max_held_bytes``, but for long.
         """
         if 0 < short_bytes <= held.count:
-            self._close_holders(short_bytes, f"accepting is paused, and it holds {{}} bytes: {why}")
+            self._close_holders(short_bytes, f"accepting is paused, and this connection holds {{}} bytes: {why}")
 
     def _close_some(self) -> None:
         """Close the connections that hold most, to free an eighth of the limit."""
@@ -54,8 +55,8 @@ class MemoryLimit:
         wanted = held.count - ending - held.limit * 7 // 8
         if wanted <= held.limit // 8:  # enough is being freed already
             return
-        why = f"all connections more than limits.max_held_bytes = {held.limit}"
-        self._close_holders(wanted, f"it holds {{}} bytes, and {why}")
+        why = f"all connections together hold more than limits.max_held_bytes = {held.limit}"
+        self._close_holders(wanted, f"this connection holds {{}} bytes, and {why}")
 
     def _close_holders(self, wanted: int, reason: str) -> None:
         """Close connections until ``wanted`` bytes are freed. ``reason`` has a place for what each one holds.
@@ -101,7 +102,8 @@ class UnservedConnections:
         self._by_age.pop(connection, None)
 
     def close_oldest(self, why: str, now_s: float) -> None:
-        """End the oldest connection that was not served, if it had time for a request. ``why``: there is no room."""
+        """End the oldest connection that was not served, if it had time for a request. ``why`` is the reason why no
+        further one is accepted."""
         while self._by_age and not _is_unserved(next(iter(self._by_age))):
             self._by_age.popitem(last=False)
         if not self._by_age:

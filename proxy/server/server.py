@@ -257,7 +257,9 @@ class Server:
             finally:
                 if self.connections:
                     reason = "shutdown.drain_timeout, or a second signal"
-                    log.warning("connections cut", connections=len(self.connections), reason=reason)
+                    log.warning(
+                        "connections closed with requests in flight", connections=len(self.connections), reason=reason
+                    )
         relays.cancel_scope.deadline = float("inf")
 
     def _accepted(self, sock: socket.socket, peer: Address, listening: ListeningSocket) -> float:

@@ -12,7 +12,7 @@ the API keys, the error codes and the value types of authorization in `headrace.
     refusal_templates  the fields of those responses, for each API
     topic_lookups      requests of the proxy's own that determine the cost of a mutation
     mutations          topic mutations: reading, splitting into admitted and refused topics, merging the responses
-    authorization      what a client needs permission for; requests and replies without what is denied
+    authorization      the permissions that requests need, and removing what is denied from requests and replies
     client_quotas      DescribeClientQuotas and AlterClientQuotas: reading the requests, writing the responses
     messages           whole messages: reading, writing and editing by Kafka's message definitions
     proxy_protocol     the header of PROXY protocol v2, before the first frame of a connection

@@ -95,7 +95,7 @@ def rewrite_coordinators_in_steps(
 
 @dataclass(slots=True)
 class _Learning:
-    """What one response contains about the cluster, collected while it is rewritten."""
+    """The ids and addresses of brokers in one response, and its cluster, collected while it is rewritten."""
 
     advertise: Advertise
     brokers: list[BrokerAddress] = field(default_factory=list)

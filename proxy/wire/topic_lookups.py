@@ -1,5 +1,5 @@
-"""Look-ups that determine the cost of a mutation, which is the number of partitions that topics have or would get, and
-the names of topics.
+"""Look-ups of the proxy's own: the number of partitions that topics have or would get, which is the cost of a mutation,
+and the names of topics.
 
 This module encodes requests that the proxy itself sends, in versions that every broker from 2.4 to 4.4 supports, and
 reads their responses, in steps, since requests and responses may name thousands of topics.
@@ -64,7 +64,7 @@ def _encoded(name: str, version: int, fields: Message) -> Steps[bytes]:
 def names_brokers(version: int, body: Buffer) -> bool:
     """Return whether a Metadata response names any broker.
 
-    One to a client that the broker does not serve, because it has not authenticated yet, names none
+    A response to a client that the broker does not serve, because the client has not authenticated yet, names none
     (``SaslServerAuthenticator`` answers with ``MetadataRequest.getErrorResponse`` before it closes the connection).
     """
     return any(True for _ in read_rows("MetadataResponse", version, body, "brokers", ("node_id",)))

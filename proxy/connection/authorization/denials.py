@@ -1,4 +1,4 @@
-"""Answering what a client may not do, and changing the replies to the rest.
+"""Answering requests that a client may not make, and changing the replies to requests of which a part was denied.
 
 Called by `headrace.proxy.connection.authorization.requests`. What is kept until the reply is sent counts as memory of
 the request in flight.
@@ -33,8 +33,8 @@ if TYPE_CHECKING:
     from headrace.quota_callbacks.requests import Connection
 
 AMENDED_FETCH_BYTES: Final = 4 * 1024 * 1024
-"""The most bytes that a Fetch may request of which topics are denied, since its reply is collected. A consumer gets the
-rest with its next request."""
+"""The most bytes that a Fetch with denied topics may request, since its reply is collected. A consumer gets the rest
+with its next request."""
 
 AMENDMENT_BYTES: Final = 1024
 """Memory of the functions that change one reply, without the names and rows that they contain."""
@@ -42,7 +42,7 @@ AMENDMENT_BYTES: Final = 1024
 _FILTERS_WITH_NAMES: Final = frozenset({ApiKey.OFFSET_FETCH, ApiKey.DESCRIBE_SHARE_GROUP_OFFSETS})
 """The APIs for which the names of groups are kept until the reply."""
 _NAMES_FACTOR: Final = 30
-"""Memory of a set of short names, as a multiple of the bytes of the request, in which a name takes three or more."""
+"""Memory of a set of short names, divided by the bytes of the request: a name takes three or more bytes in it."""
 
 _LOG_DIRS_ERROR_FROM: Final = 3
 """The first version of DescribeLogDirs whose response contains an error code. Kafka answers older ones with nothing."""
@@ -51,7 +51,7 @@ _LOG_DIRS_ERROR_FROM: Final = 3
 def check_rows_in_steps(
     state: ConnectionState, exchange: Exchange, body: bytes, *, numbers: bool = False
 ) -> Steps[None]:
-    """Check the number of rows; ``numbers`` is for requests of which something is denied, with a row for each."""
+    """Check the number of rows. With ``numbers``, partition numbers count, too: a denial has a row for each of them."""
     name, most = f"{API_NAMES[exchange.api_key]}Request", state.limits.max_request_rows
     yield from row_limit.check_rows_in_steps(name, exchange.api_version, body, most, numbers=numbers)
 

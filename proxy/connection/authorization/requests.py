@@ -72,7 +72,7 @@ _MAY_CREATE_TOPICS: Final = frozenset({ApiKey.METADATA, ApiKey.STREAMS_GROUP_HEA
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Question:
-    """What the broker must be asked before a request can be authorized."""
+    """A question to the broker whose answer the authorization of a request needs."""
 
     topics: tuple[str | bytes, ...]
     """The ids of topics whose names are unknown, or the names of topics that may not exist."""
@@ -80,14 +80,14 @@ class Question:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answers:
-    """What the broker has answered: by now its names of ids are known."""
+    """The broker's answers to a question. The names of topic ids are not in it: they are kept in `TopicNames`."""
 
     unknown_names: frozenset[str] = frozenset()
-    """The topics that do not exist, if the question was that."""
+    """The topics that do not exist, if the question was whether topics exist."""
 
 
 Authorized: TypeAlias = "bytes | Question | Denial"
-"""The frame to go on with, or a question, or the answer to the request."""
+"""The frame to forward, or a question to the broker, or the answer to the request."""
 
 
 def must_authorize(state: ConnectionState, exchange: Exchange) -> bool:
@@ -215,8 +215,8 @@ def _owns_tokens(state: ConnectionState) -> bool:
     """Return whether delegation tokens that the broker creates for this connection are those of the client.
 
     They are those of the principal that the broker sees, which is the proxy's own unless the client has authenticated
-    to the broker. With the token of another, a client would have the other's rights, and need the proxy no more.
-    Without rules, a user may have tokens of its own identity at the brokers.
+    to the broker. With a token of another principal, a client would have that principal's rights, and could bypass the
+    proxy. Without rules, a user may have tokens of its own identity at the brokers.
     """
     if state.authentication is not None and state.authentication.accepted:
         return True
@@ -260,7 +260,8 @@ def _whole_error(api_key: int, denied: list[Requirement]) -> int | None:
 def _further_error(
     state: ConnectionState, exchange: Exchange, body: bytes, answers: Answers | None
 ) -> Steps[Question | int | None]:
-    """Return the error for the whole request, of those that depend on more than its names, or what to ask for it."""
+    """Return the error for a request that would create topics that the client may not create, or the question to the
+    broker that has to be answered first."""
     if exchange.api_key != ApiKey.STREAMS_GROUP_HEARTBEAT:
         return None
     created_topics = yield from internal_topics_in_steps(exchange.api_version, body)

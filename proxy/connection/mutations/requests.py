@@ -1,4 +1,4 @@
-"""Requests that create or delete partitions, and Metadata requests that may: looking up their cost, and what follows.
+"""Requests that create or delete partitions, or may (Metadata): looking up their cost, forwarding or answering them.
 
 Called by `headrace.proxy.connection.whole_requests`, which enforces the quotas and forwards the requests.
 """

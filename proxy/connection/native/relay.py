@@ -1,7 +1,7 @@
 """Giving a connection to the native data plane, and continuing it when it returns.
 
 A connection is given away between two requests, with nothing in flight, if no request of it needs a decision for now
-(`NativeRelay.try_to_begin`). Both relays keep their place: their sockets are unwatched, and their tasks wait. The
+(`NativeRelay.try_to_begin`). Meanwhile, the tasks of both Python relays wait, and their sockets are not watched. The
 connection returns with what was read and not processed, and both relays continue with that, as if they had read it
 themselves.
 """
@@ -42,17 +42,18 @@ INT32_MAX: Final = 2**31 - 1
 NS: Final = 1e9
 
 FIRST_AFTER: Final = 2
-"""Requests of a connection, after its handshake, until it is given away for the first time."""
+"""Number of requests after the handshake after which a connection is given away for the first time."""
 
 MOST_AFTER: Final = 1024
-"""The most requests until a connection is given away again."""
+"""Maximum number of requests of a connection that are relayed in Python before it is given away again."""
 
 WORTHWHILE: Final = 32
-"""Requests that make a native relay worth its beginning and its end. After a shorter one, the connection is given away
-again after twice as many requests as the last time."""
+"""Number of requests from which on giving a connection away and taking it back pays. If fewer were relayed natively,
+the connection is given away again after twice as many requests as the last time."""
 
 SETTLE_AFTER: Final = 16
-"""Requests, after which a connection could have been given away, until it is made so that nothing is in flight."""
+"""Number of further requests after which the next one waits until nothing is in flight, if a connection could not be
+given away because it always had requests in flight."""
 
 QUIET_S: Final = 5.0
 """Time without a byte after which a connection returns, so that the control plane notices what is overdue."""
@@ -166,7 +167,7 @@ class NativeRelay:
         terms = shared.hooks.relay.terms(current, now_ms)
         if terms is None or (terms.request_time is not None and not shared.hooks.relay.has_linear_costs):
             return None
-        unused: RateBucket | None = None  # a connection that produces seldom fetches
+        unused: RateBucket | None = None  # connections that produce fetch only rarely, and the reverse
         if current.api_key == ApiKey.PRODUCE:
             unused = terms.fetched
         elif current.api_key == ApiKey.FETCH:

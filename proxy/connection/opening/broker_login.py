@@ -25,7 +25,8 @@ if TYPE_CHECKING:
     from headrace.quota_callbacks.sasl import UpstreamSasl
 
 VERSION: Final = 1
-"""Of both APIs: SaslHandshake without bare tokens (Kafka 1.0), SaslAuthenticate with session lifetimes (2.2)."""
+"""The version of SaslHandshake and of SaslAuthenticate. In version 1, SaslHandshake is not followed by tokens without a
+header (Kafka 1.0), and SaslAuthenticate returns the lifetime of the session (2.2)."""
 
 MAX_STEPS: Final = 10
 """Tokens of one authentication; SCRAM has two."""

@@ -32,7 +32,7 @@ def proved_user(state: ConnectionState, principal: str, source: UserSource) -> s
 def broker_login_of(state: ConnectionState, own: UpstreamSasl) -> UpstreamSasl:
     """Return the identity as which the proxy authenticates this connection to the broker; ``own`` is the proxy's.
 
-    Raises `ClientFault` for a client that has proved no user, or one without an identity, if users have identities.
+    Raises `ClientFault` for a client that has not authenticated, or one without an identity, if users have identities.
     """
     identities = state.listener.identities
     if identities is None:
@@ -40,7 +40,7 @@ def broker_login_of(state: ConnectionState, own: UpstreamSasl) -> UpstreamSasl:
     if not state.proved:
         setting = state.listener.setting
         raise ClientFault(
-            f"the client has proved no user, and {_identities(state)} has identities for users only; it has to show"
+            f"the client has not authenticated, and {_identities(state)} has identities for users only; it has to show"
             f" a certificate ({setting}.tls.client_certificates) or to authenticate ({setting}.sasl.mode)"
         )
     found = identities.of(state.info.user)

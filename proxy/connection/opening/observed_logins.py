@@ -1,6 +1,7 @@
 """Requests by which a client authenticates at the broker, in a login that the proxy observes.
 
-Called with the whole request, before it is forwarded. What the broker answers decides, and who the client then is.
+Called with the whole request, before it is forwarded. The broker's answer decides whether the login succeeds, and which
+user the client then is.
 """
 
 from __future__ import annotations

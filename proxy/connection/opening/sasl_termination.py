@@ -35,7 +35,8 @@ if TYPE_CHECKING:
     from headrace.quota_callbacks.sasl import ServerExchange
 
 NOT_SERVED: Final = "Authentication failed: the credentials are valid, but their user is not served here"
-"""The message for a client that has proved who it is, and that a plugin refuses or that has no identity at brokers."""
+"""The message for a client whose login is valid, but which a plugin refuses, or which has no identity at the
+brokers."""
 
 
 async def answer_sasl(state: ConnectionState, exchange: Exchange, body: memoryview, watch: Stopwatch) -> None:

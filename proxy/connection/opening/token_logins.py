@@ -66,8 +66,8 @@ async def learn_owner(state: ConnectionState, login: TokenLogin) -> None:
 def adopt_late_owner(state: ConnectionState) -> None:
     """Adopt the owner of a token if it has become known since its login, of a client that has sent no request yet.
 
-    So the client counts for its user, and may stay silent for as long as others. The connection is ended if the user
-    is refused.
+    So the connection counts for the limits of its user, and ``limits.idle_timeout`` applies to it as to others. It is
+    ended if the user is refused.
     """
     login = state.token_login
     if login is None or state.draining or state.ended:

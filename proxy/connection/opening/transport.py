@@ -1,4 +1,4 @@
-"""What precedes a client's first request: the PROXY header and the TLS handshake, and what follows from them.
+"""The steps before a client's first request: the PROXY header and the TLS handshake. They determine its peer and user.
 
 Called by `headrace.proxy.connection.client_connection` before its relays run. Hooks see a connection once this has
 succeeded.

@@ -3,7 +3,7 @@
 connection_state  the state of one connection, which the relays read and change
 shared_state      the objects that all connections share
 client_sasl       the authentication of a client by the proxy itself
-login_threads     the threads that compute the keys of passwords, and whose turn it is
+login_threads     the threads that compute the keys of passwords, and the order of the logins that use them
 refused_logins    the log line about a login that was refused
 authentication    the client's principal, observed in its SASL exchange
 token_owners      the owners of delegation tokens, which brokers are asked for

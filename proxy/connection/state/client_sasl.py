@@ -25,7 +25,7 @@ SESSION_HAS_ENDED: Final = "its session has expired, and it has not authenticate
 
 
 class ClientSasl:
-    """How far the client's authentication has come."""
+    """The state of a client's authentication by the proxy."""
 
     __slots__ = (
         "began_s",

@@ -54,7 +54,8 @@ class ConnectionState:
     1. The broker has shown that it serves the client, or the proxy has accepted the client's login: `is_accepted`,
        `note_accepted`, `note_owner`, `note_proved`, `note_broker_login`.
     2. `begin_drain`, `stop_reading`.
-    3. `end_if_drained`. The connection has no ``reason`` then, and ``ended`` is false.
+    3. `end_if_drained`. This is an end without a fault, so there is no ``reason``; the property `ended`, which means
+       "ended for a reason", stays false.
     4. `end`, `end_for_fault` and `cancel`, also from DRAINING. Most connections end so from ACCEPTED, when the client
        or the broker closes; in that case, too, there is no ``reason`` if nothing was in flight.
 
@@ -132,7 +133,7 @@ class ConnectionState:
         """The last progress of a request that is arriving: the request before it, or the request itself; the number of
         bytes that the client had sent; the time in seconds."""
         self.jitter = random.random()  # noqa: S311 -- nothing depends on its being secret
-        """A number from 0 to 1, by which the ages differ at which connections end."""
+        """A random number from 0 to 1: connections end at different ages because of it."""
         self.current: Exchange | None = None
         """The last request that was read."""
         self.collected_head: RequestHead | None = None

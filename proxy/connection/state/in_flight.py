@@ -71,8 +71,8 @@ class Exchange(Request):
         self.layout = layout
         self.reply: ReplyAction = layout.action
         self.throttle_after_hold_s: tuple[float, str | None, str] | None = None
-        """Until when to mute the client once this request, which is held, is forwarded; and the names of the quota and
-        of its entity."""
+        """The time until which the client is muted after this held request is forwarded; the names of the quota and of
+        its entity."""
         self.observed = False
         """Whether a plugin subscribes to its completion."""
         self.enforced = False
@@ -116,11 +116,12 @@ class InFlight:
         """The last request that is `Request.alone`, until its reply: while there is one, no further request is
         forwarded. The client is still read, so that its end is noticed."""
         self.amendments: dict[Exchange, tuple[Amend, int]] = {}
-        """What is changed in the replies to requests that were denied in part, or that list what the client may not
-        see: functions of the body, and the bytes that they take. Each of the requests is in `_taken`, too."""
+        """The changes to replies: of requests that were denied in part, and of requests whose replies list what the
+        client may not see. Each is a function of the body, with the memory that it takes. The requests are in `_taken`,
+        too."""
         self.amendment_bytes = 0
-        """The sum of these bytes for the requests in the queue; it is a part of `held_bytes`. A request that is held is
-        not in the queue yet: it would wait for its own bytes."""
+        """Memory of the changes in `amendments` for the requests in the queue; a part of `held_bytes`. A request that
+        is held is not counted, since it is not in the queue yet, and would otherwise wait because of its own memory."""
         self._taken: dict[Exchange, int] = {}
         """The bytes of `held_bytes` by request."""
         self.held_bytes = 0

@@ -1,4 +1,4 @@
-"""The threads that compute the keys of passwords, and whose turn it is: the addresses of clients take turns.
+"""The threads that compute the keys of passwords. The addresses of clients take turns in using them.
 
 One `LoginThreads` is used by `headrace.proxy.connection.opening.sasl_termination`. Without turns, clients at one
 address that do not know any password could delay the logins of all others, since the computation of each takes
@@ -32,7 +32,7 @@ class LoginThreads:
         self.most = most
         self._running = 0
         self._waiting: OrderedDict[str, trio.lowlevel.ParkingLot] = OrderedDict()
-        """Those that wait, by address; the address whose turn is next comes first."""
+        """The logins that wait, by address; the address whose turn is next comes first."""
 
     async def run(self, host: str, compute: Callable[[bytes], Result], token: bytes) -> Result:
         """Return ``compute(token)`` for a client at ``host``. Raises what it raises.

@@ -126,9 +126,9 @@ class SharedState:
             topic_names.follow()
         self.handshakes = handshakes
         self.data_plane: NativeDataPlane | None = None
-        """Relays connections in threads of its own; ``None`` if everything is relayed here."""
+        """The native data plane; ``None`` if Python relays all connections."""
         self.admission: Admission | None = None
-        """Counts the clients that load balancers name; ``None`` does not."""
+        """Counts the clients that load balancers name in PROXY headers; ``None`` if they are not counted."""
         self.hooks = hooks
         self.enforcement = enforcement
         self.counters = counters
@@ -139,7 +139,7 @@ class SharedState:
         self.token_owners: Mapping[str, TokenOwners] = {}
         """The owners of delegation tokens, by the setting of the brokers that accept them (``upstream``)."""
         self.reported_tokens: set[str] = set()
-        """The missing tables of lookups without which owners are not known, as far as that was logged."""
+        """The missing ``owner_lookup`` tables for which it was logged that the owners of tokens are not known."""
         self.thread_time = ThreadTimeSampler()
         self.login_threads = LoginThreads()
         self.long_steps = LongSteps()

@@ -14,8 +14,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 ONE_OF: Final = 7
-"""One of this many steps is measured and represents all of them: reading the thread's time is a system call, and three
-of them were 7 % of the cost of a small request. A prime number, since steps of requests and replies alternate."""
+"""The thread time of one of this number of steps is measured, and multiplied by it: reading the time is a system call,
+and three such calls were 7 % of the cost of a small request. A prime number, since steps of requests and replies
+alternate."""
 
 
 class ThreadTimeSampler:

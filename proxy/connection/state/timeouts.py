@@ -70,7 +70,9 @@ def end_if_overdue(state: ConnectionState, now_s: float) -> None:
         reason = f"a request arrives too slowly: limits.request_timeout = {limits.request_timeout_s:g} s"
         state.end_for_fault("client", reason, "slow")
     elif not state.is_accepted() and now_s - _unaccepted_since_s(state, now_s) > limits.login_timeout_s:
-        what = "not accepted by the broker" if state.token_login is None else "no request, and no owner of its token,"
+        what = "the broker did not accept the client"
+        if state.token_login is not None:
+            what = "the client sent no request, and the owner of its token was not found,"
         reason = f"{what} within limits.login_timeout = {limits.login_timeout_s:g} s"
         state.end_for_fault("upstream" if state.proved or _waits_for_broker(state) else "client", reason, "no login")
     elif _waits_for_login(state, now_s):
@@ -92,9 +94,9 @@ def is_idle(state: ConnectionState, now_s: float) -> bool:
 def is_slow(state: ConnectionState, now_s: float) -> bool:
     """Return whether a request that has begun to arrive did not make progress for ``limits.request_timeout``.
 
-    A part of a TLS record is the beginning of one. Progress is its last byte, or `PROGRESS_BYTES` more of it; a byte
-    now and then is none. Time in which the proxy does not read does not count: it reads a request to its end, also if
-    no further one is read.
+    A part of a TLS record counts as the beginning of a request. Progress is the last byte of the request, or
+    `PROGRESS_BYTES` more of it; single bytes are no progress. Time in which the proxy does not read does not count: it
+    reads a request to its end, also if no further one is read.
     """
     requests = state.holders[0]
     has_begun = requests.awaits_bytes or (state.client.undecrypted_bytes > 0 and not requests.held)

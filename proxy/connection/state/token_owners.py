@@ -5,7 +5,7 @@ authenticated, as soon as the broker has accepted it: a client that could choose
 The server runs it, and gives it the function that asks a broker (`headrace.proxy.server.owner_lookup`).
 
 Brokers cannot be asked for one token without knowing its owner, so each answer has all tokens. There is one request at
-a time, at most one every `INTERVAL_S` seconds, which all connections share that wait when it begins.
+a time, and at most one every `INTERVAL_S` seconds; all connections that wait when it begins share its answer.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ AskForTokens: TypeAlias = "Callable[[float], Awaitable[Mapping[str, DelegationTo
 INTERVAL_S: Final = 2.0
 """The shortest time between two requests, since an answer has all tokens of the cluster."""
 PAUSE_RATIO: Final = 4
-"""The pause between two requests is at least so many times as long as the first of them took. Reading a long answer
-takes a processor (0.8 s for 100,000 tokens), and so do the broker that writes it and the network."""
+"""The pause after a request is at least this many times as long as the request took. Reading a long answer takes a
+processor (0.8 s for 100,000 tokens), and so do the broker that writes it and the network."""
 LONGEST_INTERVAL_S: Final = 15.0
 """The longest pause, after a request of some seconds. The requests of clients wait for it, which they do for 30 seconds
 (``request.timeout.ms``)."""
@@ -43,14 +43,15 @@ connections do not wait meanwhile."""
 SHORTEST_S: Final = 10.0
 """The shortest time for which an owner is remembered, whatever the clocks of the proxy and the brokers show."""
 MAX_OWNERS: Final = 100_000
-"""Tokens that are remembered, each with about 300 bytes. Beyond that, those that clients use are."""
+"""Maximum number of tokens that are remembered, each with about 300 bytes. If there are more, those that clients use
+replace others."""
 MAX_UNKNOWN: Final = 1000
 """Unknown tokens that are remembered. Their clients have authenticated, so there are few."""
 MAX_WANTED: Final = 10_000
-"""Tokens that a request is known to be for. Clients whose token is one more wait for its answer as well, but among more
-than `MAX_OWNERS` tokens theirs may not be remembered."""
+"""Maximum number of token ids that are noted for one request. Clients with further tokens wait for the same answer, but
+if it has more than `MAX_OWNERS` tokens, the owners of theirs may not be remembered."""
 SLICE: Final = 500
-"""Tokens that are remembered between two pauses; they take 1 ms."""
+"""Number of tokens that are processed between two checkpoints, which takes 1 ms."""
 
 log = structlog.get_logger("headrace.authentication")
 
@@ -223,7 +224,7 @@ class TokenOwners:
         return sent if sent is not None and token_id in sent.tokens else None
 
     def _recent_failure(self, token_id: str) -> _Failure | None:
-        """Return why brokers are not asked for the token; ``None`` if the last answer is not too new for that."""
+        """Return why brokers are not asked for the token now; ``None`` if they may be asked."""
         now_s = trio.current_time()
         if self._unknown.get(token_id, now_s) > now_s:
             return self._missing
@@ -248,7 +249,8 @@ class TokenOwners:
                 await trio.lowlevel.checkpoint()
 
     async def _remember(self, tokens: Mapping[str, DelegationToken], *, are_wanted: bool) -> None:
-        """Remember the owners of tokens. For those that are wanted, others are forgotten."""
+        """Remember the owners of tokens. If the table is full, owners that clients wait for (``are_wanted``) replace
+        those that were used longest ago, and others are not remembered."""
         now_s, wall_ms = trio.current_time(), self._wall_ms()
         for count, (token_id, token) in enumerate(tokens.items(), start=1):
             if 0 < len(token.owner) <= MAX_PRINCIPAL_CHARACTERS:

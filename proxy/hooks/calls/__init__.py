@@ -4,8 +4,7 @@ hook_calls     all hooks that have no module of their own, above all those that 
 configuration  calling the hooks for the options of plugins, at the start and at a reload
 completions    calling the hooks for completed requests, for each or with sums
 authorization  calling the hooks that decide whether a client may do what it requests
-relay          calling the hooks that decide what is relayed natively
+relay          calling the hooks that decide which connections are relayed natively, and on which terms
 sasl           calling the hooks for SASL exchanges that the proxy takes part in
-relay          calling the hooks that permit connections to be relayed natively
 users          calling the hook that rewrites the names of users
 """

@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     CallHook: TypeAlias = Callable[..., Any]
 
 NativeSums: TypeAlias = "tuple[int, int, int, int, int, int, int, list[int]]"
-"""API key, second, requests, bytes of requests and of replies, thread time and time of the broker in nanoseconds,
-number of requests by that time."""
+"""API key, second, requests, bytes of requests and of replies, thread time and broker time in nanoseconds, and a
+histogram: the number of requests by their broker time."""
 
 SECOND_NS: Final = 1_000_000_000
 
@@ -184,7 +184,7 @@ def _sample_ratios(found: Implementations) -> Mapping[str, float]:
             ratio = call()
             if ratio is not None:
                 if not 0 <= ratio <= 1:
-                    raise ValueError(f"{ratio!r} is no number from 0 to 1")  # noqa: TRY301
+                    raise ValueError(f"{ratio!r} is not a number from 0 to 1")  # noqa: TRY301
                 ratios[name] = float(ratio)
         except BaseException as error:
             raise StartupError(f"plugin {name!r}: request_sample_ratio: {description(error)}") from error  # noqa: ASYNC104

@@ -95,8 +95,8 @@ class HookCalls:
         self.mutations: frozenset[int] = frozenset()
         """API keys whose requests are collected because a plugin requires the mutations (`Detail.MUTATIONS`)."""
         self.collects: frozenset[int] = READ_IN_FULL
-        """API keys whose requests may be collected, for these reasons or by the proxy itself. No request of another API
-        is."""
+        """API keys whose requests may be collected: because a plugin requires the body or the mutations, or because the
+        proxy itself reads them. Requests of other APIs are never collected."""
         self.completions: frozenset[int] = frozenset()
         """API keys of which completed requests are reported."""
         self._updates: Calls = ()

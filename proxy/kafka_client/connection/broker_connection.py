@@ -1,7 +1,7 @@
 """One connection to a broker: connecting by TCP and TLS, the versions of APIs, authentication, requests and replies.
 
-One request is under way at a time; `headrace.proxy.kafka_client.cluster` sees to that. A request that is cancelled, or
-that fails, leaves the connection in the middle of a reply, so it is closed then.
+Only one request is under way at a time, which `headrace.proxy.kafka_client.cluster` ensures. A request that is
+cancelled, or that fails, leaves the connection in the middle of a reply, so it is closed then.
 
 A server may be hostile: a reply is limited in bytes and elements, memory is taken as bytes arrive, and every reply has
 a deadline.
@@ -122,7 +122,10 @@ def _tls_fault(address: Address, error: trio.BrokenResourceError) -> TlsError | 
     cause = error.__cause__
     if isinstance(cause, ssl.SSLError) and not isinstance(cause, ssl.SSLEOFError):
         return TlsError(f"the TLS handshake with {address} failed: {cause}")
-    return UnreachableError(f"{address} closed the connection in the TLS handshake; the listener may be without TLS")
+    return UnreachableError(
+        f"{address} closed the connection in the TLS handshake; if its listener has no TLS, set security.protocol to"
+        " PLAINTEXT or SASL_PLAINTEXT"
+    )
 
 
 class BrokerConnection:

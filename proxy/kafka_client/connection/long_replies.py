@@ -17,9 +17,10 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 LONG_ROWS: Final = 500
-"""A reply with so many entities takes a few milliseconds, as often as the interpreter switches threads."""
+"""Number of entities from which on a reply is read in a thread: decoding takes a few milliseconds, the interval at
+which the interpreter switches threads."""
 LONG_BYTES: Final = 64 * 1024
-"""About the size of such a reply."""
+"""Number of bytes from which on a reply is read in a thread: about the size of one with `LONG_ROWS` entities."""
 
 
 async def read_in_thread(read: Callable[[], T], *, rows: int = 0, size_bytes: int = 0) -> T:

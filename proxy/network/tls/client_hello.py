@@ -1,7 +1,7 @@
 """The host name that a client asks for (SNI), from the record of its ClientHello. Pure.
 
-OpenSSL gives the name of the *session* if a client resumes one of TLS 1.2, whatever the client asks for. Its name is
-used only for a ClientHello that is split over several records.
+If a client resumes a session of TLS 1.2, OpenSSL returns the name of that session, whatever name the client asks for.
+Therefore OpenSSL's name is used only for a ClientHello that is split over several records.
 
 Source: RFC 8446 section 4.1.2, RFC 6066 section 3.
 """

@@ -78,9 +78,9 @@ class TlsContext:
         self._failed: str | None = None
         self._warned_on: date | None = None
         self.rustls: TlsConfig | None = None
-        """The configuration for handshakes by rustls, with the same meaning as ``current``. Where the newest settings
-        cannot be expressed for it, the last that could, for connections that began with them; ``None``: there was none.
-        """
+        """The configuration for handshakes by rustls, with the same meaning as ``current``. If rustls does not support
+        the newest settings, this is the latest configuration that it supported, for handshakes that began with it;
+        ``None`` if there never was one."""
         self.uses_rustls = False
         """Whether rustls does the handshakes of new connections; otherwise OpenSSL."""
         self._prefers_rustls = False

@@ -1,4 +1,4 @@
-"""What a failure of TLS means, and which setting is probably wrong. Pure."""
+"""Explains failures of TLS: the cause, and the setting that is probably wrong. Pure."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ _FOUND_HERE: Final = {
     "BAD_RECORD_MAC": "a record of the {peer} was changed on its way",
 }
 
-UNREAD_ANSWERS: Final = "it makes TLS answer, by requests for new keys, and does not read the answers"
+UNREAD_ANSWERS: Final = "the peer requests new keys, and does not read the answers"
 
 _LIMITS: Final = {"empty": EMPTY, "answers": ANSWERS, "unread": UNREAD_ANSWERS}
 """The limits that `headrace._engine.TlsSession.failure` names."""

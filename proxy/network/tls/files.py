@@ -47,7 +47,7 @@ _REFUSED: Final = {
     "CA_KEY_TOO_SMALL": "a key in its chain is too small, or of a type that OpenSSL does not support",
     "UNKNOWN_CERTIFICATE_TYPE": "keys of its type cannot be used for TLS",
 }
-"""What OpenSSL's reasons to refuse a certificate with its key mean."""
+"""Explanations of the reasons for which OpenSSL refuses a certificate with its key, by OpenSSL's names."""
 
 FileState = tuple[tuple[int, int, int] | None, ...]
 

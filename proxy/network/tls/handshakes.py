@@ -57,7 +57,7 @@ class Handshakes:
         self._count = 0
         """The number of handshakes under way."""
         self._silent: OrderedDict[_Handshake, None] = OrderedDict()
-        """Those that wait for their client; the first has waited for longest."""
+        """The handshakes that wait for their client; the first one has waited longest."""
         self.turns = TurnsByAddress(PAUSE_FACTOR)
         """The turns of all clients, and of handshakes with brokers that clients cause before they are known."""
 

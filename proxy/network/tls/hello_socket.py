@@ -72,7 +72,7 @@ class HelloSocket(PlainSocket):
         if len(record) < size:
             raise self._fault("the client closed the connection in its first TLS record")
         if size < _MESSAGE_HEADER_BYTES:
-            raise ClientFault(f"TLS: the first record has {size} bytes, and so not the length of the ClientHello")
+            raise ClientFault(f"TLS: the first record has {size} bytes; at least {_MESSAGE_HEADER_BYTES} are required")
         hello_size = int.from_bytes(record[1:4], "big")
         if hello_size > MAX_RECORD_BYTES:
             raise ClientFault(f"TLS: the ClientHello has {hello_size} bytes; at most {MAX_RECORD_BYTES} are permitted")

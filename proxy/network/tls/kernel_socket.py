@@ -64,7 +64,7 @@ class KernelTlsSocket(PlainSocket):
 
     __slots__ = ("_ended", "_in_kernel", "_session", "_setting", "_tickets", "_tls", "is_resumed", "keep_session")
 
-    can_splice = False  # large reads cost less than one ``splice`` for each record, and records may be no data
+    can_splice = False  # large reads cost less than one ``splice`` for each record, and a record may contain no data
 
     def __init__(self, sock: socket.socket, fault: type[ConnectionFault], poller: Poller | None = None) -> None:
         super().__init__(sock, fault, poller)

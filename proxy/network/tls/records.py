@@ -1,4 +1,4 @@
-"""Where the records of TLS end in the bytes that were received, and how many of them may have no data. Pure.
+"""Finds the ends of TLS records in received bytes, and limits the number of records without data. Pure.
 
 Used by `headrace.proxy.network.tls.tls_socket`, since OpenSSL handles all records without data that it finds, such as
 changes of keys, in one call that nothing interrupts.

@@ -16,11 +16,11 @@ if TYPE_CHECKING:
     from headrace.proxy.network.tls.contexts import TlsContext
 
 CERTIFICATES_S: Final = 5.0
-"""Seconds between two looks at the files of certificates."""
+"""Seconds between two checks of the certificate files."""
 
 
 async def renew(contexts: Iterable[TlsContext]) -> None:
-    """Look at the files of each context once. *Cancellation:* a file system that hangs delays nothing."""
+    """Check the files of each context once. *Cancellation:* a file system that hangs delays nothing."""
     for context in contexts:
         await trio.to_thread.run_sync(context.reload_if_changed, abandon_on_cancel=True)
         context.check_expiry(datetime.now(UTC))

@@ -1,4 +1,4 @@
-"""What the proxy requires of a connection with TLS, whatever library computes it.
+"""The interface of a connection with TLS, which is the same for each library that implements TLS.
 
 `headrace.proxy.network.tls.tls_socket.TlsSocket` implements it with OpenSSL,
 `headrace.proxy.network.tls.rustls.sockets.RustlsSocket` with rustls, and

@@ -43,7 +43,7 @@ DECRYPTING_S: Final = 0.001
 """Time after which a read decrypts nothing more until other connections had their turn, like any step of a relay."""
 
 BUFFER_BYTES: Final = 36 * 1024
-"""What a record takes of which a part has arrived: 17 KiB, which OpenSSL allocates for the first byte, and the memory
+"""The memory of a record that has arrived in part: 17 KiB, which OpenSSL allocates for the first byte, and the memory
 through which the bytes pass. Measured with 300 connections that had sent a part of a record each."""
 
 _received = memoryview(bytearray(LARGE_READ_BYTES + RECORD_OVERHEAD_BYTES))
@@ -51,7 +51,7 @@ _received = memoryview(bytearray(LARGE_READ_BYTES + RECORD_OVERHEAD_BYTES))
 
 
 class Session(NamedTuple):
-    """What `TlsSocket.start` can resume."""
+    """A session that `TlsSocket.start` can resume, and the context that it belongs to."""
 
     context: ssl.SSLContext
     of_ssl: ssl.SSLSession

@@ -2,12 +2,12 @@
 
 Pure functions: what may be configured is in a `QuotaSchema`, and the caller stores the alterations. The rules, their
 order, and the texts of errors are those of ``ClientQuotaControlManager`` of Kafka 4.3.1; a test compares them with a
-broker. Some follow from its hash maps, and are no more than that, but clients may rely on them:
+broker. Some rules are mere consequences of its hash maps, but clients may rely on them:
 
 * An entity with two parts of the same type has the last one.
-* If an entity is in the request twice, the first entry is made, and the answer for both is the error of the second,
+* If an entity is in the request twice, the first entry is applied, and the answer for both is the error of the second,
   with the parts in the order of the first.
-  The same error is returned for a key that is altered twice in one entry, which is then not made.
+  An entry that alters a key twice is answered with this error, too, and is not applied.
 * The removal of a key is not checked. A key that is not set, or does not exist, is ignored.
 * A request that makes more than `MAX_CHANGES` changes is refused as a whole.
 
@@ -48,11 +48,11 @@ Parts: TypeAlias = "dict[str, str | None]"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ValidatedRequest:
-    """What an AlterClientQuotas request does, and what is answered."""
+    """The alterations of an AlterClientQuotas request, and the rows of its response."""
 
     alterations: tuple[Alteration, ...]
-    """What is to be stored, in the order of the request, also if it seems to have no effect: another proxy may have
-    changed the quota meanwhile. Empty if the request only validates."""
+    """The alterations to store, in the order of the request, including those that seem to have no effect: another proxy
+    may have changed the quota meanwhile. Empty if the request only validates."""
     results: tuple[AlterResult, ...]
     """The rows of the response, if the alterations can be stored: one for each entity, in the order of the request."""
 

@@ -195,7 +195,7 @@ class TopicReader:
         return StoreTimeoutError(self._settings.about(f"no answer of the cluster in time{self._errors.suffix()}"))
 
     def _check(self, error: KafkaError) -> None:
-        """Raise `StoreError` for an error that does not go away by itself; remember another."""
+        """Raise `StoreError` for a permanent error; note any other error for the message of a time-out."""
         from confluent_kafka import KafkaError
 
         if _is_unknown(error):

@@ -1,4 +1,4 @@
-"""What calls of `alter` append to the topic, given the quotas that it has. Pure; used by `replica`."""
+"""Computes the records that calls of `alter` append to the topic, from the quotas in it. Pure; used by `replica`."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def prepared(alterations: Sequence[Alteration], author: Author) -> PreparedAlter
 
 
 class Plan:
-    """What several calls of `alter` append: the records, in batches, and the batches of each call."""
+    """The records that several calls of `alter` append, in batches, and the batches of each call."""
 
     def __init__(self, state: TopicState) -> None:
         self.batches: list[list[NewRecord]] = []
@@ -53,7 +53,7 @@ class Plan:
         self._values: dict[tuple[QuotaEntity, str], float | None] = {}
         self._size = 0
         self._new_quotas, self._new_characters = 0, 0
-        """Quotas that the state has not yet, and the characters of their names."""
+        """The number of quotas that the plan adds to the state, and of the characters of their names."""
         self._of_alter: dict[str, range] = {}
 
     def add(self, alter: PreparedAlter) -> StoreError | None:

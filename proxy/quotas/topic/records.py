@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from headrace.quota_callbacks.entities import QuotaEntity
 
 VERSION: Final = 1
-"""Version of the header. Later versions have to keep the form of keys and values: of a record with a later header the
+"""Version of the header. Later versions have to keep the form of keys and values: if a record has a later header, its
 quota counts, and its author is unknown. Anyone who can write to the topic could otherwise stop all proxies."""
 HEADER: Final = "change"
 UNKNOWN_AUTHOR: Final = Author(principal="unknown", address="unknown")
@@ -71,7 +71,7 @@ class LogRecord:
 
 @dataclass(frozen=True, slots=True)
 class Header:
-    """What the header of a record says. ``alter`` identifies the call of `QuotaStore.alter`."""
+    """The fields in the header of a record. ``alter`` identifies the call of `QuotaStore.alter`."""
 
     alter: str
     author: Author
@@ -142,7 +142,7 @@ def import_record(state: ImportState) -> NewRecord:
 
 
 def parse_import_state(data: bytes | None) -> ImportState:
-    """Return how far the import is; of a value that is not known, that it is over."""
+    """Return the state of the import; a value that is not known counts as an import that is over."""
     return ImportState.BEGUN if data == import_record(ImportState.BEGUN).value else ImportState.OVER
 
 
@@ -158,7 +158,7 @@ def parse_value(data: bytes | None) -> float | None:
 
 
 def parse_header(data: bytes | None) -> Header:
-    """Return what the header says; of what is missing, malformed, or of a later version, nothing."""
+    """Return the content of the header; `UNKNOWN_HEADER` if it is missing, malformed, or of a later version."""
     try:
         content = json.loads(data or b"{}")
     except (ValueError, RecursionError):

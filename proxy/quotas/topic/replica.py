@@ -139,7 +139,7 @@ class TopicReplica:
         """The state that replaces ``_state`` once the log was read to its end."""
         self._was_loaded = False
         self._is_replaced = False
-        """Whether the log that is read next is another one than that of ``_state``."""
+        """Whether the log that is read next differs from the log of ``_state``."""
         self._end = 0
         """The end of the log when it was read last."""
         self._caught_up_s = 0.0

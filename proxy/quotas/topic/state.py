@@ -174,7 +174,7 @@ class TopicState:
         return ""
 
     def changes_since(self, sequence: int) -> Sequence[Change] | None:
-        """Return the changes after a position; ``None`` if they are not kept, or if it is none of this log."""
+        """Return the changes after a position; ``None`` if they are not kept, or if the position is not of this log."""
         if sequence == self.sequence:
             return []
         if not self._complete_from <= sequence < self.sequence:

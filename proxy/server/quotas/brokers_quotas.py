@@ -56,7 +56,7 @@ SLICE: Final = 500
 
 
 class BrokersQuotas:
-    """What is known of the brokers' quotas.
+    """The quotas that the brokers have returned, and the comparison with those of the proxy.
 
     Unless they are ``wanted``, brokers are asked only while the proxy has quotas of its own to compare them with.
     """

@@ -167,7 +167,7 @@ class QuotasInForce:
             return
         if self._topic is not None:
             log.warning(
-                "every client can change quotas, also its own, by writing to their topic",
+                "every client can change quotas, also its own, by writing to the topic of quotas",
                 topic=self._topic,
                 reason="the cluster serves clients without authentication; allow only the proxies to write to the "
                 "topic, by the brokers' access control lists",

@@ -1,4 +1,4 @@
-"""What a client needs permission for, without I/O: what requests name, and what is left of them and of their replies.
+"""Authorization without I/O: the permissions that requests need, and removing denied rows from requests and replies.
 
 requirements       the actions of a request, each with the error if it is denied
 table              the resources and operations of each API

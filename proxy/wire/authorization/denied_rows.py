@@ -137,7 +137,7 @@ class DeniedRows:
         self._errors: dict[str, list[Row | Message]] = {}
         """The rows to add to the reply, encoded, by array."""
         self._of_groups: dict[str, list[Message]] = {}
-        """Of an OffsetFetch, the topics to add to the groups of the reply."""
+        """The topics to add to the groups of the reply to an OffsetFetch; empty for other APIs."""
         self.left: bytes | None = None
         """The body to forward; ``None`` if nothing is left."""
         self.memory_bytes = 0

@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     from headrace.proxy.wire.messages.codec import Message
 
 RowKey: TypeAlias = "str | bytes | tuple[int | str, str | bytes]"
-"""What a row of a request is about: a name, the 16 bytes of a topic id, the type and name of a resource whose
-configuration is concerned, or a group and one of its topics."""
+"""The resource in a row of a request: a name, the 16 bytes of a topic id, the type and name of a resource whose
+configuration is read or changed, or a group and one of its topics."""
 
 
 class Requirement(NamedTuple):

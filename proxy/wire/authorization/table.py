@@ -61,7 +61,10 @@ def _parts(*parts: Part) -> Entry:
 
 
 def _fetch(request: Message, by_id: TopicsById) -> Iterator[Requirement]:
-    """A follower needs CLUSTER_ACTION, and a consumer READ. Source: ``KafkaApis.handleFetchRequest``."""
+    """Yield CLUSTER_ACTION for a follower, and READ of the topics for a consumer.
+
+    Source: ``KafkaApis.handleFetchRequest``.
+    """
     state: Message = request.get("replica_state", {})
     is_consumer: bool = request.get("replica_id", -1) < 0 and state.get("replica_id", -1) < 0
     for row in request["topics"]:
@@ -70,7 +73,7 @@ def _fetch(request: Message, by_id: TopicsById) -> Iterator[Requirement]:
 
 
 def _metadata(request: Message, by_id: TopicsById) -> Iterator[Requirement]:
-    """Topics by name need DESCRIBE. A reply with topics that were named by id, or with all topics, is filtered.
+    """Yield DESCRIBE for topics that are named; the reply is filtered if topics are named by id, or for all topics.
 
     With an id, brokers ignore names.
     """
@@ -83,8 +86,10 @@ def _metadata(request: Message, by_id: TopicsById) -> Iterator[Requirement]:
 
 
 def _offset_fetch(request: Message, by_id: TopicsById) -> Iterator[Requirement]:
-    """Source: ``KafkaApis.handleOffsetFetchRequest``. All topics of a group, if it names none, are filtered in the
-    reply."""
+    """Yield the requirements of groups and of named topics; if a group names no topics, its reply is filtered.
+
+    Source: ``KafkaApis.handleOffsetFetchRequest``.
+    """
     if "groups" not in request:
         yield Requirement((_describe_group(request["group_id"]),), ErrorCode.GROUP_AUTHORIZATION_FAILED)
         for row in request["topics"] or ():
@@ -137,7 +142,10 @@ def _delete_topics(request: Message, by_id: TopicsById) -> Iterator[Requirement]
 
 
 def _init_producer_id(request: Message, _by_id: TopicsById) -> Iterator[Requirement]:
-    """A producer without transactions may write to some topic, or to the cluster (KIP-679)."""
+    """Yield WRITE, and TWO_PHASE_COMMIT if it is requested, on the transactional id.
+
+    For a producer without transactions, yield IDEMPOTENT_WRITE on the cluster or WRITE on any topic (KIP-679).
+    """
     transactional_id = request["transactional_id"]
     if transactional_id is None:
         write = Action(Operation.WRITE, ResourceType.TOPIC, None)
@@ -152,7 +160,7 @@ def _init_producer_id(request: Message, _by_id: TopicsById) -> Iterator[Requirem
 
 
 def _add_partitions_to_txn(request: Message, by_id: TopicsById) -> Iterator[Requirement]:
-    """From version 4 on it is a request between brokers."""
+    """Yield WRITE on the transactional id and the topics, or CLUSTER_ACTION from version 4 on, which brokers send."""
     if "v3_and_below_transactional_id" not in request:
         yield Requirement((cluster(Operation.CLUSTER_ACTION),), ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
         return
@@ -186,7 +194,7 @@ def _configurations(operation: Operation) -> Entry:
 
 
 def _create_delegation_token(request: Message, _by_id: TopicsById) -> Iterator[Requirement]:
-    """A token for oneself needs no permission."""
+    """Yield CREATE_TOKENS on the owner, unless the client requests a token for itself."""
     if owner := request.get("owner_principal_name"):
         name = f"{request.get('owner_principal_type')}:{owner}"
         action = Action(Operation.CREATE_TOKENS, ResourceType.USER, name)
@@ -203,7 +211,10 @@ def _describe_share_group_offsets(request: Message, by_id: TopicsById) -> Iterat
 
 
 def _streams_group_heartbeat(request: Message, by_id: TopicsById) -> Iterator[Requirement]:
-    """All topics of the topology need DESCRIBE. Source: ``KafkaApis.handleStreamsGroupHeartbeat``."""
+    """Yield READ on the group, and DESCRIBE on all topics of the topology.
+
+    Source: ``KafkaApis.handleStreamsGroupHeartbeat``.
+    """
     yield Requirement(
         (Action(Operation.READ, ResourceType.GROUP, request["group_id"]),), ErrorCode.GROUP_AUTHORIZATION_FAILED
     )

@@ -254,8 +254,11 @@ def _is_own(token: Message, user: str) -> bool:
 
 
 def _fetched(rows: list[Row], viewer: Viewer) -> Steps[list[Row]]:
-    """Leave out topics that the client may not read. A client can use another's share session by naming its member, and
-    so read topics that the other has added. Source: ``KafkaApis.handleShareFetchRequest``."""
+    """Leave out topics that the client may not read: by naming another member, a client can use the share session of
+    that member, and so read topics that the member has added.
+
+    Source: ``KafkaApis.handleShareFetchRequest``.
+    """
     names = {row.value["topic_id"]: viewer.name_of(row.value["topic_id"]) for row in rows}
     readable = yield from viewer.may(
         Operation.READ, ResourceType.TOPIC, [name for name in names.values() if name is not None]
@@ -353,4 +356,4 @@ _FILTERS: Final[Mapping[int, tuple[frozenset[str], Callable[[int, Message], dict
     ApiKey.SHARE_GROUP_DESCRIBE: _always(groups=_groups),
     ApiKey.STREAMS_GROUP_DESCRIBE: _always(groups=_groups),
 }
-"""By API, the fields of the request that determine what is filtered, and a function that does."""
+"""By API, the fields of the request that determine what is filtered, and the function that returns the filters."""

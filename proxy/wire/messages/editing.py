@@ -71,7 +71,7 @@ class Rows:
     """
 
     change: Callable[[list[Row]], Sequence[Row | Message] | Steps[Sequence[Row | Message]]]
-    """It may be a generator, which yields between its steps."""
+    """Returns the rows that replace those of the array. It may be a generator, which yields between its steps."""
     fields: frozenset[str] | None = None
     """The fields that values of rows have, if they are structs, where decoding all would cost too much; ``None`` is
     all."""

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from headrace.proxy.wire.messages.schemas import Field
 
 _Step: TypeAlias = "tuple[list[Skipper], str, Reader | None]"
-"""What is skipped, and then a field's name and its reader; the last step has no field."""
+"""The fields to skip, and the name and reader of the field after them; the last step has no such field."""
 
 _ALL: Final[frozenset[str]] = frozenset({""})
 """The fields wanted of a struct that is wanted as a whole."""

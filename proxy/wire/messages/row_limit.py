@@ -76,7 +76,7 @@ def _checking(name: str, version: int, body: Buffer, max_rows: int, *, numbers: 
 
 @contextmanager
 def _reading(name: str, version: int, body: Buffer, max_rows: int, *, numbers: bool = False) -> Iterator[BoundedBody]:
-    """The body, whose rows are counted as they are read. Raises `TooManyRows` and `MalformedMessage`."""
+    """Provide the body, whose rows are counted as they are read. Raises `TooManyRows` and `MalformedMessage`."""
     data = BoundedBody(body)
     data.rows_left, data.counts_numbers = max_rows, numbers
     try:

@@ -2,7 +2,7 @@
 
 Every function with a name that ends in ``_in_steps`` is a generator. It yields after every `ROWS_A_STEP` elements of an
 array at any depth, and returns its result; `finish` runs it without pauses. What is not an array of structs or of
-strings is read and written at once, as are tagged fields; arrays in a struct that is no element of an array are read in
+strings is read and written at once, as are tagged fields; arrays in a struct that is not itself in an array are read in
 steps, and written at once. The plans of structs are built when they are first used, and
 then cached, like the codecs of `headrace.proxy.wire.messages.codec`.
 """

@@ -225,7 +225,7 @@ def test_two_proxies_share_a_topic(kafka: FirstBroker, topic: str) -> None:
         (result,) = at_other.alter([({"client-id": name}, {"producer_byte_rate": None})])
         assert result.endswith("done")
         assert "producer_byte_rate=1.0E9" in str(at_one.describe([at_one.component("client-id", name)]))
-        one.wait_for_log(f"also its own, by writing to their topic topic={quota_topic}")
+        one.wait_for_log(f"also its own, by writing to the topic of quotas topic={quota_topic}")
 
 
 def test_only_administrators_may(kafka: FirstBroker, tmp_path: Path) -> None:

@@ -199,7 +199,9 @@ async def test_a_client_that_the_broker_does_not_accept_in_time_is_cut_off(autoj
         end_if_overdue(book.connection, trio.current_time() + 59)
         assert book.connection.reason is None
         end_if_overdue(book.connection, trio.current_time() + 61)
-        assert book.connection.reason == "client: not accepted by the broker within limits.login_timeout = 60 s"
+        assert (
+            book.connection.reason == "client: the broker did not accept the client within limits.login_timeout = 60 s"
+        )
 
 
 async def test_the_broker_is_blamed_where_the_proxys_own_login_takes_too_long(autojump_clock: MockClock) -> None:
@@ -207,4 +209,7 @@ async def test_the_broker_is_blamed_where_the_proxys_own_login_takes_too_long(au
         book.forget_acceptance()
         book.connection.note_broker_login_began(trio.current_time())
         end_if_overdue(book.connection, trio.current_time() + 61)
-        assert book.connection.reason == "upstream: not accepted by the broker within limits.login_timeout = 60 s"
+        assert (
+            book.connection.reason
+            == "upstream: the broker did not accept the client within limits.login_timeout = 60 s"
+        )

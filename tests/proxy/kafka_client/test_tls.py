@@ -114,7 +114,7 @@ def test_the_host_name_is_verified(secured: KafkaCluster, certificates: dict[str
 def test_one_side_alone_has_tls(secured: KafkaCluster, certificates: dict[str, Path], tmp_path: Path) -> None:
     with (
         client(tmp_path, secured.addresses(), trusting(certificates["broker"])) as admin,
-        pytest.raises(ApiTimeoutError, match="the listener may be without TLS"),
+        pytest.raises(ApiTimeoutError, match="if its listener has no TLS, set security"),
     ):
         admin.describe_client_quotas(timeout_ms=6000)
     with (

@@ -67,7 +67,7 @@ def test_commands_that_are_imported_later_have_their_names() -> None:
         (["quotas", "resolve"], "no entity is given"),
         (["quotas", "alter", "--names", "user=a", "--add", "producer_byte_rate=fast"], "expected a number, or a size"),
         (["quotas", "alter", "--names", "user=a\nb\x1b", "--names", "user=c"], "user is given twice"),
-        (["quotas", "apply", "-"], "--yes is needed with standard input"),
+        (["quotas", "apply", "-"], "--yes is required if the file is standard input"),
         (["quotas", "import"], "--from is needed"),
         (["quotas", "audit", "--newest", "0"], "--newest"),
         (["quotas", "audit", "--before", "0"], "--before"),

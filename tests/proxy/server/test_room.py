@@ -35,7 +35,8 @@ async def test_what_clients_hold_is_freed_if_it_ends_the_shortage(
         limit.relieve(held.count + 1, "something else takes the memory")
         assert not book.connection.ended
         limit.relieve(1000, "limits.max_memory")
-        assert book.connection.reason == f"client: accepting is paused, and it holds {holds} bytes: limits.max_memory"
+        reason = f"client: accepting is paused, and this connection holds {holds} bytes: limits.max_memory"
+        assert book.connection.reason == reason
         assert book.connection.memory_bytes == 0
 
 

@@ -141,6 +141,6 @@ def test_only_who_waits_for_a_login_is_overdue(tmp_path: Path) -> None:
         log_in(waiting)
         with pytest.raises(ConnectionEndedError):
             waiting.call(ApiKey.METADATA.value, 1, messages.NO_TOPICS)
-        proxy.wait_for_log("upstream: not accepted by the broker within limits.login_timeout = 10 s")
+        proxy.wait_for_log("upstream: the broker did not accept the client within limits.login_timeout = 10 s")
         assert proxy.metric("headrace_connections") == 1
         assert handshake(idle) in (0, ILLEGAL_SASL_STATE)

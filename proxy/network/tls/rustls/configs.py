@@ -1,4 +1,4 @@
-"""What a listener or an upstream permits and shows, for rustls, made of the same files as for OpenSSL.
+"""The TLS configurations of listeners and upstreams for rustls, made of the same files as those for OpenSSL.
 
 Used by `headrace.proxy.network.tls.contexts`, which has read and checked them, where the native data plane is in use.
 """

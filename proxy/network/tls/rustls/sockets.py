@@ -35,7 +35,7 @@ _received: Final = memoryview(bytearray(LARGE_READ_BYTES + RECORD_OVERHEAD_BYTES
 
 
 class BrokerSessions(NamedTuple):
-    """What `RustlsSocket.start` can resume."""
+    """The sessions with a broker that `RustlsSocket.start` can resume, and the configuration that they belong to."""
 
     config: TlsConfig
     kept: TlsSessions
@@ -89,7 +89,7 @@ class RustlsSocket(HelloSocket):
         self._setting, self._server_side = context.setting, server_side
         config = context.rustls  # read once: a thread may replace it
         if config is None:
-            raise AssertionError(f"{context.setting} has never been for rustls")
+            raise AssertionError(f"{context.setting} never had a configuration for rustls")
         if server_side:
             self.rustls = config.accept()
             return

@@ -68,7 +68,7 @@ _KEYWORDS: Final = {
 """The types that RFC 2253 section 2.3 has names for."""
 _ESCAPES: Final = str.maketrans({character: f"\\{character}" for character in ',=+<>#;"\\'} | {"\0": "\\00"})
 _ESCAPED_OUTSIDE: Final = " \r"
-"""What is escaped at the ends of a value. RFC 2253 names the space alone."""
+"""Characters that are escaped at the ends of a value. RFC 2253 names the space alone."""
 _ENCODED_SURROGATE: Final = re.compile(rb"\xed[\xa0-\xbf][\x80-\xbf]?")
 _REPLACEMENT: Final = "\N{REPLACEMENT CHARACTER}".encode()
 
@@ -200,7 +200,7 @@ _DEFAULT: Final = "DEFAULT"
 _ANY: Final = rf"[^{LINE_TERMINATORS}]"
 _PART: Final = rf"((?:\\{_ANY}|[^\\/])*)"
 _RULE: Final = rf"(DEFAULT)|RULE:{_PART}/{_PART}/([LU]?){_ANY}*?|{_ANY}*?"
-"""What Kafka takes for a rule. The last part is anything else, which `_RULE_PARSER` refuses then."""
+"""Matches any text that Kafka splits off as a rule. The last alternative is any other text, which is refused later."""
 _RULE_SPLITTER: Final = re.compile(rf"\s*({_RULE})\s*(?:,\s*|\Z)", re.ASCII)
 _RULE_PARSER: Final = re.compile(_RULE, re.ASCII)
 _REFERENCE: Final = re.compile(r"\$([0-9]+)")

@@ -90,7 +90,7 @@ async def test_a_client_that_proves_no_user_has_no_identity(autojump_clock: Mock
     async with open_book(plugins=PLUGINS, sasl=unproved, login=OWN, identities=everybody) as book:
         await book.client.sends(BEAT)
         await book.client.receives_the_end()
-        assert "the client has proved no user" in str(book.connection.reason)
+        assert "the client has not authenticated" in str(book.connection.reason)
         assert not book.upstream.brokers
 
 

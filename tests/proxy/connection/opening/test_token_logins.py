@@ -297,7 +297,8 @@ async def test_one_that_sends_no_request_and_has_no_owner_is_ended(autojump_cloc
         await scene.log_in()
         timeouts.end_if_overdue(connection, trio.current_time() + connection.limits.login_timeout_s + 1)
         assert connection.reason == (
-            "upstream: no request, and no owner of its token, within limits.login_timeout = 60 s"
+            "upstream: the client sent no request, and the owner of its token was not found, within"
+            " limits.login_timeout = 60 s"
         )
 
 

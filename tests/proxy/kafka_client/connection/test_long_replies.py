@@ -84,11 +84,11 @@ async def test_closing_does_not_wait_for_the_thread(monkeypatch: pytest.MonkeyPa
 
 
 async def test_errors_of_a_thread_reach_the_caller() -> None:
-    """An entity that cannot be, among many."""
+    """An invalid entity among many."""
     reply = described(LONG_ROWS)
     reply["entries"][-1]["entity"][0]["entity_name"] = ""
     async with open_cluster({DESCRIBE: lambda _: reply}) as (_, admin):
-        with pytest.raises(BadReplyError, match="an entity that cannot be"):
+        with pytest.raises(BadReplyError, match="has an invalid entity"):
             await admin.describe_client_quotas()
 
 

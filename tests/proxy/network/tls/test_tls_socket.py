@@ -192,7 +192,7 @@ async def test_a_part_of_the_first_record_is_held(way_out: str) -> None:
         (b"\r\n\r\n\0\r\nQUIT\n", "sent a header of the PROXY protocol; add its address to listen.proxy_protocol_from"),
         (b"\x15\3\3\0\2", "speaks plaintext"),
         (b"\x16\3\1\0\4\1\0\x40\1", f"the ClientHello has 16385 bytes; at most {MAX_RECORD_BYTES} are permitted"),
-        (b"\x16\3\1\0\3\1\1\xff", "the first record has 3 bytes, and so not the length of the ClientHello"),
+        (b"\x16\3\1\0\3\1\1\xff", "the first record has 3 bytes; at least 4 are required"),
         (b"\x16\3\1\xff\xff", f"the first record has 65535 bytes; at most {MAX_RECORD_BYTES} are permitted"),
     ],
 )
