@@ -147,9 +147,9 @@ async def test_topics_that_were_never_refused_time_out(autojump_clock: MockClock
 
 async def test_names_and_counts_are_checked_before_anything_is_sent(autojump_clock: MockClock) -> None:
     async with open_cluster({}) as (cluster, admin):
-        with pytest.raises(SettingsError, match="'a' is there twice"):
+        with pytest.raises(SettingsError, match="'a' is named twice"):
             await admin.create_topics(topics("a", "a"))
-        with pytest.raises(SettingsError, match="'a' is there twice"):
+        with pytest.raises(SettingsError, match="'a' is named twice"):
             await admin.delete_topics(["a", "a"])
         with pytest.raises(SettingsError, match="leave out both of its counts"):
             await admin.create_topics([NewTopic(name="a", num_partitions=1, assignments={0: [1]})])

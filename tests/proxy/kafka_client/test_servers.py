@@ -112,9 +112,9 @@ HOSTILE: dict[str, tuple[Callable[[Asked], Answer], str]] = {
     "HTTP": (lambda _: b"HTTP/1.1 400 Bad Request\r\n\r\n", "speaks HTTP instead of Kafka's protocol"),
     "an entity without a name": (
         lambda _: {"entries": [{"entity": [{"entity_type": "user", "entity_name": ""}], "values": []}]},
-        "entity that cannot be",
+        "has an invalid entity",
     ),
-    "an entity without parts": (lambda _: {"entries": [{"entity": [], "values": []}]}, "entity that cannot be"),
+    "an entity without parts": (lambda _: {"entries": [{"entity": [], "values": []}]}, "has an invalid entity"),
     "many small rows": (
         lambda _: {"entries": [{"entity": [], "values": []}] * 20_000},
         "more rows than max_reply_rows = 10000",
