@@ -1,4 +1,4 @@
-"""Examples; the tests run all of them.
+"""Examples, all of which the tests run.
 
 demo                three brokers, the proxy and four clients for half a minute
 request_rate        a plugin with a quota key of its own: requests per second

@@ -3,9 +3,9 @@
     pip install deltalake duckdb pyarrow
     python -m examples.bi_with_duckdb /var/lib/headrace/lake
 
-The tables are Delta tables, which many programs read. Those of a release belong together, so their versions are taken
-from the table ``releases``: a run of rollup meanwhile is seen as a whole or not at all. The lake can also be in an
-object store (``s3://bucket/headrace``), with the credentials that are in the environment.
+The tables are Delta tables, which many programs can read. The versions of the tables are taken from the table
+``releases``, so that they belong together even if rollup runs meanwhile. The lake can also be in an object store
+(``s3://bucket/headrace``), with the credentials that are in the environment.
 """
 
 from __future__ import annotations

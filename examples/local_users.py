@@ -7,7 +7,7 @@
     domain = "example.com"
 
 Tokens and certificates often have such names. Quotas, the log and ``upstream.sasl.identities`` then use the short ones.
-Names without a domain stay as they are, so they must be names of the same people.
+Names without a domain are kept, so alice must be the same person as alice@example.com.
 """
 
 from __future__ import annotations

@@ -7,8 +7,8 @@
     entity = { user = "<default>" }
     request_rate = 100
 
-The key is set like every other: in the file, by AlterClientQuotas, for users, client ids and their defaults, paced or
-observed. The plugin only counts requests.
+The key is set like the built-in keys: in the configuration file or by AlterClientQuotas; for users, client ids and
+their defaults; with paced enforcement or in shadow mode. The plugin only counts requests.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Helm, which renders and checks the chart in ``deploy/helm``: built by Go from its module, once, and cached on disk.
 
-No well-kept package of a registry has the program, hence the build, which takes some minutes. Called by tests; knows
-nothing of the chart.
+No maintained package of a registry contains the program, so it is built, which takes some minutes. Called by tests;
+does not depend on the chart.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _log = logging.getLogger(__name__)
 VERSION: Final = "4.3.1"
 MODULE: Final = f"helm.sh/helm/v4/cmd/helm@v{VERSION}"
 OLDEST: Final = (3, 18)
-"""The oldest version on the PATH that is used: since then, schemas of values are checked as in version 4."""
+"""The oldest version on the PATH that is used. Since this version, schemas of values are checked as by Helm 4."""
 BUILD_TIMEOUT_S: Final = 1800.0
 RUN_TIMEOUT_S: Final = 60.0
 
@@ -44,7 +44,7 @@ def existing_helm() -> Path | None:
 
 
 def helm() -> Path:
-    """Return the program, as `existing_helm` does, and build it if there is none.
+    """Return the path of the program; build the program if `existing_helm` finds none.
 
     Raises HelmUnavailableError if it cannot be built, for instance because there is no Go, and LockTimeoutError if
     another process is still building it.
@@ -53,7 +53,8 @@ def helm() -> Path:
         return existing
     go = shutil.which("go")
     if go is None:
-        raise HelmUnavailableError(f"neither helm {'.'.join(map(str, OLDEST))} or newer nor go is installed")
+        oldest = ".".join(map(str, OLDEST))
+        raise HelmUnavailableError(f"neither helm {oldest} or newer nor go is installed; install one of them")
     cache = cache_directory() / "helm"
     with exclusive(cache / "build.lock", timeout_s=BUILD_TIMEOUT_S):
         if not _built().is_file():  # another process may have been faster

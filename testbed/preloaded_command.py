@@ -1,4 +1,4 @@
-"""The command ``headrace`` as a template (`testbed.processes.template`): its forks are at work a second earlier.
+"""Runs ``headrace`` as a template (`testbed.processes.template`): its forks start a second faster than a new process.
 
 Tests use it for proxies (`testbed.proxy_process`) and for other commands (`run_headrace`) while the variable `SWITCH`
 is "1".
@@ -24,13 +24,12 @@ COMMAND = "headrace.proxy.cli"
 SCRIPT = Path(sys.executable).with_name("headrace")
 """The command as it is installed."""
 MODULES = ("headrace.proxy.server.running", "headrace.proxy.server.server")
-"""What ``headrace run`` imports when it begins."""
+"""The modules that ``headrace run`` imports at its start."""
 
 
 def template(argv: Sequence[str], environment: Mapping[str, str]) -> tuple[str, ...]:
-    """Return the command line of the template that can run ``argv``, with these variables beside the usual ones.
-
-    It is () if ``argv`` has to be executed.
+    """Return the command line of the template that can run ``argv`` with the variables ``environment`` in addition to
+    those of this process; () if no template can, so that ``argv`` has to be executed.
     """
     usual = argv[0] == str(SCRIPT) or list(argv[:3]) == [sys.executable, "-m", COMMAND]
     if os.environ.get(SWITCH) != "1" or not usual or any(name.startswith("PYTHON") for name in environment):

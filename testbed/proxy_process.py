@@ -44,7 +44,7 @@ class ProxyProcess:
     line arguments, on reserved ports of 127.0.0.1, unless `arguments` has the same option. `python`
     must be able to import the proxy and its requirements, if necessary by variables in `environment`. The log goes to
     the file descriptor `log_to` if it is given, else to `log`. With `has_token`, the admin server requires the token in
-    `token_file`, and enforcement can be switched.
+    `token_file`, and accepts requests that switch enforcement off and on.
     Raises TestbedError, with the proxy's output, if it does not become ready.
     """
 

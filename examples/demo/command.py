@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from examples.demo.session import Session
 
 SHORTEST_S: Final = 24
-"""A quota window, and the time over which its mean is averaged (see `scenario`); less cannot verify a limit."""
+"""A quota window, and the time over which its mean is averaged (`scenario`). A shorter run cannot verify a limit."""
 NEEDED: Final = ("confluent_kafka", "kafka", "jgo", "psutil", "pyspark")
 """Packages that the proxy does not require."""
 FAILED: Final = 1
@@ -59,7 +59,7 @@ class Interrupts:
 
 def _check_seconds(_context: click.Context, _parameter: click.Parameter, value: int) -> int:
     if value != 0 and value < SHORTEST_S:
-        raise click.BadParameter(f"at least {SHORTEST_S}: less is not enough to check a limit (or 0, with --keep)")
+        raise click.BadParameter(f"at least {SHORTEST_S}: a shorter run cannot verify a limit (or 0, with --keep)")
     return value
 
 
@@ -70,15 +70,15 @@ def _check_seconds(_context: click.Context, _parameter: click.Parameter, value: 
     show_default=True,
     metavar="N",
     callback=_check_seconds,
-    help=f"How long the clients run, at least {SHORTEST_S}. With --keep, 0 runs none.",
+    help=f"Seconds for which the clients run, at least {SHORTEST_S}. With --keep, 0 starts no clients.",
 )
 @click.option(
     "--keep",
     is_flag=True,
-    help="Afterwards leave the brokers and the proxy running, print their addresses and what to try, until Ctrl-C.",
+    help="Keep the brokers and the proxy running afterwards, until Ctrl-C; print their addresses and examples.",
 )
 @click.option(
-    "--brokers", default=3, show_default=True, type=click.IntRange(1, 9), metavar="N", help="How many brokers."
+    "--brokers", default=3, show_default=True, type=click.IntRange(1, 9), metavar="N", help="Number of brokers."
 )
 def main(seconds: int, *, keep: bool, brokers: int) -> None:
     """See Headrace hold real Kafka clients to a byte rate.

@@ -48,7 +48,7 @@ def things_to_try(proxy: ProxyProcess) -> str:
         ("with kcat, if you have it", f"kcat -b {proxy.bootstrap_servers} -L"),
         ("with Kafka's own tools, if you have them", console_producer),
     ]
-    head = f"Client ids with a limit: {limited}. All others have none. In another terminal, here, try:"
+    head = f"Client ids with a limit: {limited}. All others have none. In another terminal, in this directory, try:"
     return "\n".join([head, *(f"  # {what}\n  {line}" for what, line in commands)])
 
 

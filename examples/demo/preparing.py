@@ -64,7 +64,7 @@ class _Watch:
     def look(self) -> None:
         """Update the description."""
         if self._stage is Stage.CLASSES:
-            self._step.doing = "preparing Kafka's classes for quick starts, once (about 10 s)"
+            self._step.doing = "creating Kafka's class data archive for faster starts, once (about 10 s)"
         elif self._stage is Stage.JARS and time.monotonic() >= self._next_look_s:
             self._next_look_s = time.monotonic() + LOOK_S
             files, size = _in_cache()

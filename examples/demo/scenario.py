@@ -24,12 +24,12 @@ MIB: Final = 1024 * 1024
 KAFKA_VERSION: Final = DEFAULT_BROKER_VERSION
 # How rates are measured. Kafka's default quotas, and Headrace's, are measured over 11 samples of 1 s. A client that
 # sends as fast as it can gets a whole window's bytes in a second or two, waits, and gets the next ones 11 to 12.5 s
-# after the first. So no mean over 11 s exceeds a limit that holds by more than a tenth, but it varies over time.
+# after the first. So while a limit holds, no mean over 11 s exceeds it by more than a tenth, but the mean varies.
 # Averaged over 12 s, or a multiple, it is within 3 % of the mean over hours, regardless of when the average begins.
 WINDOW_S: Final = 11
 """Kafka's window, over which the table shows the mean rate."""
 SMOOTHING_S: Final = 12
-"""Time, or a multiple of it, over which that mean is averaged for the verdict."""
+"""Time over which the mean rate over `WINDOW_S` is averaged for the verdict; a multiple of it can be used, too."""
 
 PLUGIN: Final = "examples.demo.throttle_watch:ThrottleWatch"
 
@@ -135,7 +135,7 @@ LIMITED_CONSUMER: Final = Client(
 MISBEHAVING: Final = Client(
     client_id="misbehaving",
     library=LIBRDKAFKA,
-    does="floods, ignores throttle times",
+    does="produces as fast as it can, ignores throttle times",
     topic=Topic(name="misbehaving", record_bytes=KIB, config=SHORT_LIVED),
     limit=1 * MIB,
     program="librdkafka_producer",

@@ -75,9 +75,9 @@ class Session:
         self._participants: list[Participant] = []
         self._pages: list[ProxyPage] = []
         self._moving_s: float | None = None
-        """Time since which all clients move bytes."""
+        """Time since which all clients have produced or consumed at least one byte."""
         self._began_s: float | None = None
-        """Time since which their first bursts are over, too."""
+        """Time since which the first bursts of all clients are over."""
 
     def start(self) -> None:
         """Start the brokers and the proxy, and create the topics."""
@@ -88,7 +88,7 @@ class Session:
             self._stack.callback(cluster.close)
             cluster.start()
             self.cluster = cluster
-        with screen.step("starting Headrace in front of them", done="Headrace is ready in front of them"):
+        with screen.step("starting Headrace in front of the brokers", done="Headrace is ready"):
             ids = "0" if count == 1 else f"0-{count - 1}"
             usage = make_directory("headrace-usage-")
             self._stack.callback(usage.remove)
@@ -181,7 +181,7 @@ class Session:
             raise TestbedError(f"the client {failed[0].client.client_id} {failed[0].process.problem}")
         elif time.monotonic() > launched_s + START_TIMEOUT_S:
             names = " and ".join(each.client.client_id for each in waiting)
-            raise TestbedError(f"{names} moved no byte within {START_TIMEOUT_S:.0f} s")
+            raise TestbedError(f"{names} produced or consumed nothing within {START_TIMEOUT_S:.0f} s")
 
     def _drawn(self, elapsed_s: float | None, seconds: float, *, footnote: bool) -> RenderableType:
         past = (

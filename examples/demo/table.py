@@ -117,7 +117,7 @@ def sparkline(values: Sequence[float]) -> str:
 
 
 def _footnote(*, bars: bool) -> str:
-    each = ', as "each second" shows, every row to its own scale' if bars else ""
+    each = ', as the column "each second" shows (each row has its own scale)' if bars else ""
     return (
         f'MiB/s of record values; "now" is over {NOW_S} s. Kafka measures a quota over {WINDOW_S} samples of 1 s:'
         f" a client at its limit gets a whole window's bytes at once, then waits{each}. So the limit applies to the"

@@ -1,7 +1,8 @@
 """An operator for Airflow 3 that runs a plan of the pipeline, and a DAG that does so each hour.
 
-The operator returns the result, so other tasks find the numbers of each job in its XCom. A run that met another job at
-the same tables is repeated by Airflow's retries; one that would fail again fails at once.
+The operator returns the result, so other tasks find the numbers of each job in its XCom. If another job changed the
+same tables at the same time, Airflow repeats the run by its retries. After any other error the task fails at once,
+since a retry would fail, too.
 """
 
 from __future__ import annotations

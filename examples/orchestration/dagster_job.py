@@ -1,7 +1,7 @@
 """An op for Dagster that runs a plan of the pipeline, a job, and its schedule for each hour.
 
-The op's output is the result, and its metadata has the numbers of each job. A run that met another job at the same
-tables is repeated; one that would fail again fails at once.
+The op's output is the result, and its metadata has the numbers of each job. If another job changed the same tables at
+the same time, Dagster repeats the run. After any other error the op fails at once, since a retry would fail, too.
 """
 
 # Dagster reads annotations at run time, so they are not postponed here.
@@ -14,7 +14,7 @@ from examples.orchestration.plan_run import PlanError, TryAgain, run_plan
 
 
 class PlanConfig(dagster.Config):
-    """What to run."""
+    """The plan to run, and the command that runs it."""
 
     plan: str = "/etc/headrace/pipeline.toml"
     command: list[str] = ["headrace"]  # noqa: RUF012 -- Dagster copies it

@@ -16,7 +16,7 @@ class PlanError(Exception):
 
 
 class TryAgain(PlanError):  # noqa: N818 -- the name says what to do
-    """Another job was faster, and nothing was written: the run can be repeated as it is."""
+    """Another job changed the same tables at the same time, and this run wrote nothing: it can be repeated as it is."""
 
 
 def run_plan(plan: str, command: Sequence[str] = ("headrace",)) -> dict[str, Any]:

@@ -36,7 +36,7 @@ CLIENT_VERSIONS = ("4.4.0", "4.3.1", "3.9.1")
 # properties, of the slf4j version that all three Kafka versions use, makes logging the same everywhere.
 LOGGING = "org.slf4j:slf4j-simple:1.7.36"
 REPLACED_JARS = ("slf4j-reload4j-",)
-# Optional for kafka-clients, which then lacks its conversions of messages to JSON and MessageUtil.
+# An optional dependency of kafka-clients, which without it can neither convert messages to JSON nor use MessageUtil.
 JSON = "com.fasterxml.jackson.core:jackson-databind:2.21.2"
 
 CACHE_VARIABLE = "HEADRACE_TESTBED_CACHE"

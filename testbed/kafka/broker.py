@@ -58,8 +58,8 @@ class Surroundings:
 class Broker:
     """A node of the cluster, and the handle on its process.
 
-    `node_id`, `host` and `port` are those of its main listener, "PLAINTEXT"; `ports` maps every listener's name to its
-    port ("JMX" too where asked for).
+    `host` and `port` are those of its main listener, "PLAINTEXT"; `ports` maps every listener's name to its port
+    ("JMX", too, if it was requested).
     """
 
     __slots__ = ("_blocks", "_node", "_program", "_surroundings", "_wait_ready", "host", "roles")
@@ -137,8 +137,8 @@ class Broker:
     def stop(self, timeout_s: float = STOP_TIMEOUT_S) -> None:
         """Shut the node down cleanly, with SIGTERM. Does nothing if it is not running.
 
-        If it has not ended after `timeout_s` seconds, kills it and raises ClusterError. The last controller of a quorum
-        to stop may wait for the others until then.
+        If it has not ended after `timeout_s` seconds, kills it and raises ClusterError. The last running controller of
+        a quorum may end like this: it waits for the others until it is killed.
         """
         if self._program is None:
             return

@@ -42,7 +42,7 @@ LOCAL_HOSTS: Final = (HOST, "localhost")
 THREE_MONTHS: Final = dt.timedelta(days=90)
 EXPIRED: Final = dt.timedelta(days=-1)
 """The `valid_for` of a certificate that expired yesterday."""
-# Certificates are valid since before now, also on a machine whose clock is a little behind.
+# Certificates became valid two days ago, so that they are also valid on a machine whose clock is behind.
 _VALID_SINCE: Final = dt.timedelta(days=2)
 
 
@@ -68,7 +68,7 @@ class Certificate:
 
 
 class Authority:
-    """A certificate authority that issues certificates into `folder`, which may have several authorities.
+    """A certificate authority that writes its certificates to `folder`; several authorities can share a folder.
 
     `name` begins the names of its files and is part of its subject. `key_type` is that of its key and of all keys that
     it creates: keys on elliptic curves are created in a millisecond, RSA keys of 2,048 bits in a tenth of a second.
@@ -122,8 +122,8 @@ class Authority:
     ) -> Certificate:
         """Issue a certificate for a client with this subject, written as in RFC 4514: "CN=alice,OU=Clients,O=Example".
 
-        `name` names its files; a certificate of the same name is replaced. trustme has no subjects of other attributes
-        than CN, OU and O, so that these certificates are made here.
+        `name` names its files; a certificate of the same name is replaced. This method builds the certificate itself,
+        since trustme supports no attributes of a subject but CN, OU and O.
         """
         now = dt.datetime.now(dt.UTC)
         key = _new_key(self._key_type)
@@ -165,7 +165,7 @@ class Authority:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClientTls:
-    """What a client of a TLS listener trusts and shows, as settings of each Kafka client.
+    """The trusted authority and the own certificate of a client of a TLS listener, as settings of each Kafka client.
 
     The settings are complete except for the protocol (``security.protocol``, SSL or SASL_SSL) and what SASL needs.
     """

@@ -58,11 +58,11 @@ def _make_archive(archive: Path, version: str) -> None:
     After a failure, such as a broker too slow for the time-out, no file is created, and the next caller tries again.
     """
     draft = archive.with_suffix(f".{os.getpid()}.draft")
-    _log.info("preparing quick starts of Kafka %s, once", version)
+    _log.info("creating the class data archive of Kafka %s, once, so that brokers start faster", version)
     try:
         _train(draft, version)
     except TestbedError as error:
-        _log.warning("cannot prepare quick starts of Kafka %s: %s", version, error)
+        _log.warning("cannot create the class data archive of Kafka %s: %s", version, error)
         draft.unlink(missing_ok=True)
         return
     draft.touch()

@@ -86,7 +86,7 @@ class KafkaCluster:
         self.brokers: list[Broker] = []
         self._node_ids = tuple(range(brokers) if node_ids is None else node_ids)
         if not self._node_ids or len(set(self._node_ids)) != len(self._node_ids):
-            raise ClusterError(f"node ids {self._node_ids}: a cluster needs at least one, each once")
+            raise ClusterError(f"node ids {self._node_ids}: expected at least one node id, and none of them twice")
         self._config = dict(config or {})
         self._broker_configs = dict(broker_configs or {})
         self._listeners = tuple(listeners)

@@ -50,7 +50,7 @@ DEFAULTS: Properties = {
     # A killed broker is fenced within seconds; the time-out is still eight heartbeats, for machines under load.
     "broker.heartbeat.interval.ms": 500,
     "broker.session.timeout.ms": 4000,
-    # A broker ends when it is not registered by then. It shall not before the testbed gives up.
+    # A broker that is not registered by then ends. This is longer than the testbed waits for a broker.
     "initial.broker.registration.timeout.ms": 300_000,
     # Controllers that start together may have a split vote; the default waits a second before the next election.
     "controller.quorum.election.backoff.max.ms": 200,
@@ -206,7 +206,7 @@ def _listener_settings(listener: Listener) -> dict[str, PropertyValue]:
 
 
 def _tls_settings(listener: Listener) -> dict[str, PropertyValue]:
-    """Return what an SSL or SASL_SSL listener needs, without the prefix of the listener."""
+    """Return the settings of an SSL or SASL_SSL listener, without the prefix of the listener."""
     settings: dict[str, PropertyValue] = {}
     if listener.certificate is not None:
         settings |= {

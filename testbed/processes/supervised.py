@@ -102,9 +102,9 @@ def start_program(
 ) -> SupervisedProgram:
     """Start `argv` (a path and its arguments) with the three open descriptors, which the caller has to close.
 
-    The program is killed before `directory` is removed. With a `template`, the command line of a program that calls
-    `testbed.processes.template.serve`, it is a fork of that, which is started once. Raises SupervisorError if it cannot
-    be started.
+    The program is killed before `directory` is removed. `template` is the command line of a program that calls
+    `testbed.processes.template.serve`; with it, the started program is a fork of the template, which is itself started
+    once. Raises SupervisorError if the program cannot be started.
     """
     supervisor = _supervisor()
     reply = supervisor.ask(

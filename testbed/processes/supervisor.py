@@ -68,7 +68,8 @@ class Supervisor:
 
     def __init__(self, connection: socket.socket) -> None:
         self.connection = connection
-        # Includes programs that have ended until they are killed: unreaped, their process id and group are not reused.
+        # A program stays here after its end until it is killed: while it is not reaped, its process id and group are
+        # not reused.
         self.programs: dict[int, Program] = {}
         self.directories: set[str] = set()
         self.templates: dict[tuple[str, ...], socket.socket] = {}
@@ -183,12 +184,12 @@ class Supervisor:
         return ours
 
     def _adopt_orphans(self, adopts: int) -> None:
-        """Become the parent of descendants that lose theirs, or no more."""
+        """Begin or cease to be the parent of descendants whose parent has ended (``PR_SET_CHILD_SUBREAPER``)."""
         if self._prctl is None or self._prctl(PR_SET_CHILD_SUBREAPER, adopts, 0, 0, 0) != 0:
             raise OSError("programs cannot be forked from a template on this system")
 
     def _signal(self, pid: int, number: int) -> bool:
-        """Send a signal to a program of this supervisor; a program that has ended ignores it."""
+        """Send a signal to a program, without effect if it has ended. Return whether the program is in `programs`."""
         if pid not in self.programs:
             return False
         os.kill(pid, number)
@@ -197,7 +198,7 @@ class Supervisor:
     def _status(self, pid: int) -> int | None:
         """Return the exit status, minus the signal's number if a signal ended it, or None while it runs.
 
-        The program is not reaped. An unknown one has been killed before.
+        The program is not reaped. A program that is not in `programs` has been killed and reaped before.
         """
         if pid not in self.programs:
             return -signal.SIGKILL

@@ -1,8 +1,8 @@
-"""A process that has imported a program, and forks itself for each run of it: most of a short run is its imports.
+"""A process that has imported a program, and forks itself for each run of it, since a short run is mostly imports.
 
-The supervisor (`testbed.processes.supervisor`) starts it and asks for the forks. A fork has the arguments, environment
-and standard streams of the request, a session of its own and the supervisor as its parent, as a program that is
-executed; what differs is that its modules are imported already, and that it shares their memory with the other forks.
+The supervisor (`testbed.processes.supervisor`) starts it and requests the forks. Like an executed program, a fork has
+the arguments, environment and standard streams of the request, its own session, and the supervisor as its parent.
+Unlike an executed program, it has imported its modules already, and shares their memory with the other forks.
 """
 
 from __future__ import annotations
@@ -50,7 +50,11 @@ def serve(descriptor: int, run: Callable[[Sequence[str]], None]) -> None:
 
 
 def _fork_twice() -> tuple[int, int]:
-    """Fork a process that forks another and ends. Return the process id of the second, 0 in that, and of the first."""
+    """Fork a process that forks a second one and ends.
+
+    Returns the process ids of the second and of the first process; in the second process itself, 0 and that of the
+    first.
+    """
     receiving, sending = os.pipe()
     between = os.fork()
     if between == 0:
@@ -69,11 +73,11 @@ def _fork_twice() -> tuple[int, int]:
 
 
 def _become(request: dict[str, Any], streams: Sequence[int], between: int, supervisor: int) -> None:
-    """Take over what an executed program would be given."""
+    """Set up this fork like an executed program: session, standard streams, arguments and environment."""
     while os.getppid() == between:  # until that process has ended
         time.sleep(POLL_S)
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != supervisor:  # it was killed meanwhile, so this program is not wanted any more
+    if os.getppid() != supervisor:  # the supervisor was killed meanwhile, so nothing needs this program any more
         os._exit(1)
     os.setsid()
     for number, stream in enumerate(streams):

@@ -49,7 +49,7 @@ def test_the_names_in_its_table_follow_the_rule() -> None:
 
 
 def test_every_variable_that_is_no_key_of_the_file_is_ignored() -> None:
-    text = PAGE.split("are no keys of the file, and the proxy ignores them:", 1)[1].split("\n\n", 2)[1]
+    text = PAGE.split("are not keys of the file, and the proxy ignores them:", 1)[1].split("\n\n", 2)[1]
     named = re.findall(r"`(HEADRACE_\w+)`", text)
     assert len(named) > 5
     assert loads("", environment=REQUIRED | dict.fromkeys(named, "tcp://10.0.0.1:9192")) == loads(

@@ -254,9 +254,9 @@ FAILURES = section("When a connection fails")
 BESIDES, VERIFIED, FOUND, SENT = (
     FAILURES.split(f"{heading}", 1)[1].split("\n\n", 2)[1]
     for heading in (
-        "What is there besides TLS:",
+        "such as plaintext at a listener with TLS, or the PROXY protocol:",
         "Certificates that the proxy does not accept, of a client or of a broker:",
-        "What else the proxy itself finds:",
+        "Other reasons that the proxy itself finds in a handshake:",
         "`listen.tls.certificate_file` or `upstream.tls.certificate_file`:",
     )
 )

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 TEXT = (Path(__file__).parents[3] / "docs" / "users.md").read_text(encoding="utf-8")
 OWN = TEXT.split("## Users of the proxy's own\n")[1].split("\n## ")[0]
-BROKERS = TEXT.split("## The proxy as a user of the brokers\n")[1].split("\n## ")[0]
+BROKERS = TEXT.split("## PLAIN and SCRAM at the brokers\n")[1].split("\n## ")[0]
 FILE = "/var/lib/headrace/users.db"
 
 

@@ -263,7 +263,7 @@ def test_a_broker_that_dies_by_itself_is_noticed(own: KafkaCluster) -> None:
 def test_invalid_arguments_are_reported_before_anything_starts() -> None:
     with pytest.raises(UnknownVersionError, match=r"no Kafka broker '1\.0'"):
         KafkaCluster(version="1.0").start()
-    with pytest.raises(ClusterError, match=r"node ids \(1, 1\): a cluster needs at least one, each once"):
+    with pytest.raises(ClusterError, match=r"node ids \(1, 1\): expected at least one node id, and none of them twice"):
         KafkaCluster(node_ids=(1, 1))
     with pytest.raises(ClusterError, match="has not been started"):
         KafkaCluster().add_broker()
