@@ -133,7 +133,8 @@ def test_thread_time_of_requests_at_once_is_throttled_one_by_one(proxy: ProxyPro
 
 
 def test_requests_at_once_after_a_rest_do_not_exceed_the_limit(kafka: FirstBroker, topic: str) -> None:
-    """A client that was silent for a window is not throttled, and has the credit of a window: 10 ms of thread time.
+    """A client that was silent for a window is not throttled, and has the credit of a window: 10 ms of thread time, or
+    less than 200 requests at the 0.052 ms of the cost model.
 
     Nothing is charged before the endless request is answered. For the native data plane, see
     `tests.proxy.data_plane.test_connections`.
@@ -146,7 +147,7 @@ def test_requests_at_once_after_a_rest_do_not_exceed_the_limit(kafka: FirstBroke
     ):
         client.send(endless(topic, "rests") + frame * 900)
         replies(client, 3.0)
-        assert 0 < series(proxy, METADATA) < 100
+        assert 0 < series(proxy, METADATA) < 200
 
 
 def test_requests_whose_client_does_not_wait_are_charged(proxy: ProxyProcess, topic: str) -> None:
