@@ -49,8 +49,9 @@ class Throttle:
     hold: bool = False
     """Hold the request for ``throttle_ms`` before forwarding it, and do not mute. Only from `request_received`."""
     ask_again: bool = False
-    """Only with ``hold``: call `request_received` of this plugin again when the hold is over. It may hold the request
-    for longer, and has to know from ``request.notes`` what it has charged or reserved already."""
+    """Only with ``hold``: call `request_received` of this plugin again when the hold is over, also if ``throttle_ms``
+    is 0 and another plugin has held the request. It may hold the request for longer, and has to know from
+    ``request.notes`` what it has charged or reserved already."""
     observe: bool = False
     """Shadow mode: log, count and trace the throttle, but do not apply it."""
 

@@ -33,11 +33,11 @@ from headrace.quota_callbacks.buckets.throttle_times import METRICS_WINDOW
 from headrace.quota_callbacks.buckets.waiting import ALWAYS, NEVER
 from headrace.quota_callbacks.entities import QuotaKey, quota_key
 from headrace.quota_callbacks.policies import KAFKA_POLICY, Limit
+from headrace.quota_callbacks.verdicts import Throttle
 
 if TYPE_CHECKING:
     from headrace.quota_callbacks.buckets.quota_bucket import Owner
     from headrace.quota_callbacks.requests import Request
-    from headrace.quota_callbacks.verdicts import Throttle
 
 __all__ = ["IDLE_EXPIRY_MS", "MAX_BUCKETS", "BucketSource", "ClientQuotas"]
 
@@ -45,11 +45,16 @@ OVERFLOW: Final = "overflow"
 """Metric tag of a bucket that client ids without one share, with their limit as its value."""
 
 WAITS: Final = "waits"
+ASKED: Final = "asked"
 """Together with the slot: the key in ``request.notes`` under which the bucket is kept that the request waits for."""
 
 MetricTags = Callable[[str, str, str], "Mapping[str, str] | None"]
 QuotaLimit = Callable[[str, "Mapping[str, str]"], "float | None"]
 BucketT = TypeVar("BucketT", bound=QuotaBucket)
+
+
+NOT_HELD: Final = Throttle(throttle_ms=0, hold=True, ask_again=True)
+"""Holds nothing by itself; the callback is asked again if another one holds the request."""
 
 
 class BucketSource(ABC):
@@ -75,13 +80,21 @@ class BucketSource(ABC):
         cache = request.connection.cache
         generation, user, client_id, _, first_used_ms = cache[slot]
         waiting = request.notes is not None and (WAITS, slot) in request.notes
-        verdict = bucket.wait(request, ALWAYS if waiting else first_used_ms, now_ms)
+        is_new = waiting or (request.notes is not None and (ASKED, slot) in request.notes)
+        verdict = bucket.wait(request, ALWAYS if is_new else first_used_ms, now_ms)
         if verdict is not None:
             request.make_notes()[WAITS, slot] = bucket
         elif waiting and request.notes is not None:
             del request.notes[WAITS, slot]
             cache[slot] = (generation, user, client_id, bucket, NEVER)
         return verdict
+
+    def ask_again(self, request: Request, slot: object) -> Throttle:
+        """Return the verdict on a request that need not wait now, but shall if another callback holds it until its
+        entity has to wait: then as one of a new connection, since it was not charged before.
+        """
+        request.make_notes()[ASKED, slot] = True
+        return NOT_HELD
 
     def leave(self, request: Request, slot: object) -> bool:
         """End the wait of a request that was held by `wait` and will not be forwarded; return whether it waited.

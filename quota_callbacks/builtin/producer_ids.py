@@ -42,7 +42,10 @@ class ProducerIds(BucketCallback):
         if bucket is None:
             return None
         request.read_batches = True
-        return self._quotas.wait(request, self._slot, bucket, now_ms) if now_ms < bucket.gate_ms else None
+        if now_ms < bucket.gate_ms and (verdict := self._quotas.wait(request, self._slot, bucket, now_ms)) is not None:
+            return verdict
+        # Its ids are not known yet, so nothing is reserved for it, and many such requests may be held by another quota.
+        return self._quotas.ask_again(request, self._slot) if bucket.paced else None
 
     @hookimpl
     def relay_terms(self, request: Request, now_ms: int) -> RelayTerms | None:

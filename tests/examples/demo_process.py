@@ -31,7 +31,7 @@ MARK = "HEADRACE_TESTBED_DEMO_TEST"
 # The arguments of brokers and proxy that lie in their directories.
 CONFIGURATIONS = (".properties", ".toml")
 # The first run on a machine downloads Kafka.
-PATIENCE_S = 240.0
+PATIENCE_S = 600.0
 # Time for the supervisor, which ends last, to be reaped.
 GONE_S = 10.0
 POLL_S = 0.1

@@ -79,6 +79,12 @@ UNEXPECTED: Final = [
 ]
 """Requests that cost little, beside those of ever more connections that cost more than is expected after those."""
 
+HELD_BY_ANOTHER: Final = [
+    Cheat(way="steady", api_key=HEARTBEAT, size=8192, count=6, every_ms=400),
+    Cheat(way="reconnects", api_key=NEW_IDS, size=1008, count=7, every_ms=1763),
+]
+"""Requests that another quota holds until many of them wait."""
+
 
 def start(world: World, cheat: Cheat) -> None:
     """Begin to cheat."""
@@ -217,6 +223,7 @@ def test_without_the_wait_reconnecting_clients_exceed_the_bound() -> None:
 )
 @example(found=WORST, honest=(1000, 500))
 @example(found=UNEXPECTED, honest=(100, 10))
+@example(found=HELD_BY_ANOTHER, honest=(100, 10))
 def test_paced(found: list[Cheat], honest: tuple[int, int]) -> None:
     """A second of burst, and two for what is settled afterwards; the honest client is held as if it were alone."""
     policy = QuotaPolicy(mode=EnforcementMode.PACED, burst_s=1.0)
