@@ -107,7 +107,7 @@ def test_the_jobs_run_on_executors_that_have_the_zip_alone(tmp_path: Path, maste
     command += [str(main_file), "run", str(tmp_path / "plan.toml"), "--json"]
     environment |= {"PYTHONSAFEPATH": "1", "SPARK_HOME": SPARK_HOME}
     done = subprocess.run(
-        command, env=environment, cwd=tmp_path, capture_output=True, text=True, timeout=600, check=False
+        command, env=environment, cwd=tmp_path, capture_output=True, text=True, timeout=1000, check=False
     )
     assert done.returncode == 0, done.stdout + done.stderr
     jobs = {job["job"]: job for job in json.loads(done.stdout.splitlines()[-1])["jobs"]}

@@ -107,7 +107,7 @@ def test_what_is_put_aside_for_its_schema_is_taken_in_after_an_update_though_its
     write_lines(tmp_path / "in" / "usage-a-2.jsonl", record(NOON + 9 * DAY_S, sequence=2))
     assert take_in(lake, tmp_path / "in").records == 1
     assert ingest(lake).retry_quarantined().records == 0
-    monkeypatch.setattr(parsing, "SCHEMA_VERSION", 2)
+    monkeypatch.setattr(faults, "SCHEMA_VERSION", 2)
     assert ingest(lake).retry_quarantined().records == 1
     assert sequences(lake) == [1, 2]
 
