@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from headrace.pipeline.errors import OutputError
-from headrace.pipeline.ingestion import ingest as ingest_module
 from headrace.pipeline.ingestion import faults, sources
+from headrace.pipeline.ingestion import ingest as ingest_module
 from headrace.pipeline.ingestion.sources import FileSource, checkpoint_name
 from headrace.pipeline.ingestion.watermark import FOLDER, SourceState, Watermark
 from headrace.pipeline.lake.stores import exists, write_text
