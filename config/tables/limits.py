@@ -61,7 +61,7 @@ class Limits(Section):
         _FRAME_SIZES,
         Key(
             "Maximum number of bytes that all connections hold together: messages that are read into memory, and bytes "
-            "that a peer does not accept. Above it the connection that holds most is closed."
+            "that a peer does not accept. Above it, connections of the user or address that holds most are closed."
         ),
     ] = 128 * 2**20  # 2,000 muted clients, each with a read of 64 KiB
     max_memory: Annotated[

@@ -615,7 +615,7 @@ impl Connection {
             Kind::Plain => None,
         };
         let least = if row.kind == Kind::Produce { i64::from(head.size) } else { 1 };
-        let time = place.costs.of_all(head.api_key, row, head.size, self.in_flight.len());
+        let time = place.costs.of_all(head.api_key, row, head.size, self.in_flight.len(), place.now_ns);
         if row.kind == Kind::Produce && self.terms.producer_ids.as_ref().is_some_and(|ids| ids.is_closed()) {
             return self.refuse_request(Answer::Refused);
         }
@@ -870,7 +870,7 @@ impl Connection {
             (None, None) => Answer::Charged,
         };
         if answer == Answer::Charged && self.measures_time() {
-            place.costs.note(exchange.api_key, nanos);
+            place.costs.note(exchange.api_key, row, exchange.request_bytes, nanos, place.now_ns);
             self.thread_ns = 0;
         }
         (answer, nanos)

@@ -22,7 +22,7 @@ from headrace.pipeline.lake.session import start_session
 from headrace.pipeline.lake.stores import exists
 from headrace.pipeline.lake.tables import of_days, open_lake
 from headrace.pipeline.output import report_progress, report_result
-from headrace.quota_callbacks.records.replay import KEYS
+from headrace.quota_callbacks.records.replay import KEYS, Op
 
 if TYPE_CHECKING:
     from datetime import date
@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 
 SHOWN = 20
 DEMAND_AT_MOST = 10.0
+RATES = (Op.PRODUCE, Op.FETCH, Op.REQUEST)
 
 
 @click.command()
@@ -54,7 +55,7 @@ DEMAND_AT_MOST = 10.0
 )
 @number_option(
     "--demand-at-most",
-    click.FloatRange(1, min_open=True),
+    click.FloatRange(1, 1000, min_open=True),
     DEMAND_AT_MOST,
     "With --demand: at most this multiple of what was recorded while senders were throttled.",
     metavar="FACTOR",
@@ -114,8 +115,7 @@ def command(
         found.unpersist()
         if named.demand is not None:
             named.demand.unpersist()
-    if named.demand is None:
-        _report_recorded_throttles(named)
+    _report_recorded_throttles(named)
     return {"cluster": what.cluster, "records": what.records, **result}
 
 
@@ -191,18 +191,22 @@ def _report_demand(demand: DataFrame, at_most: float) -> Result:
 
 def _report_recorded_throttles(named: NamedUsage) -> None:
     """Report buckets whose recorded usage was itself throttled, so that it is less than what their senders wanted."""
-    if not named.throttled:
+    charged = () if named.demand is None else RATES  # whose demand is charged, and reported
+    throttled = {
+        number: counts for number, counts in named.throttled.items() if named.buckets.buckets[number].op not in charged
+    }
+    if not throttled:
         return
     report_progress(
-        f"the recorded usage of {len(named.throttled):,} buckets was itself throttled, so their demand is not known:"
+        f"the recorded usage of {len(throttled):,} buckets was itself throttled, so their demand is not known:"
         " with higher quotas, their senders may use more, and wait longer, than computed here (--demand charges what"
         " they would have used at most)"
     )
-    most = sorted(named.throttled.items(), key=lambda each: (-sum(each[1]), each[0]))
-    for number, (throttled, refused) in most[:SHOWN]:
+    most = sorted(throttled.items(), key=lambda each: (-sum(each[1]), each[0]))
+    for number, (requests, refused) in most[:SHOWN]:
         bucket = named.buckets.buckets[number]
         report_progress(
-            f"{KEYS[bucket.op]} of {_name(bucket.user, bucket.client_id)}: {throttled:,} requests were throttled and"
+            f"{KEYS[bucket.op]} of {_name(bucket.user, bucket.client_id)}: {requests:,} requests were throttled and"
             f" {refused:,} refused by this quota while the usage was recorded"
         )
 

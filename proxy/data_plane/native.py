@@ -17,6 +17,7 @@ from headrace.config.schema import DataPlane
 from headrace.proxy.data_plane.api_rows import api_rows
 from headrace.proxy.data_plane.meters import MeterTable
 from headrace.proxy.data_plane.thread_watch import ThreadWatch
+from headrace.proxy.network.held_bytes import held
 from headrace.quota_callbacks.request_sums import LATENCY_BOUNDS_S
 
 if TYPE_CHECKING:
@@ -51,8 +52,8 @@ class Relayed(Protocol):
     def note_completed(self, completed: Collected) -> None:
         """Report requests that were completed natively."""
 
-    def count_held(self) -> None:
-        """Count the bytes that it holds natively. This may end connections, if all together hold too much."""
+    def note_held(self) -> int:
+        """Note how many bytes it holds natively; return by how many these are more than those that were noted."""
 
 
 def is_installed() -> bool:
@@ -218,8 +219,7 @@ class NativeDataPlane:
             self._held = holds
         elif holds - self._held > HELD_STEP_BYTES:
             self._held = holds
-            for connection in list(self._connections.values()):
-                connection.count_held()
+            held.add(sum(connection.note_held() for connection in self._connections.values()))  # may end connections
 
     def _end_terms(self) -> None:
         """Let all connections return, since what their terms depend on has changed; nothing is charged until then."""

@@ -69,8 +69,7 @@ class MemoryLimit:
         by_owner: Counter[str] = Counter()
         for each in holders:
             by_owner[each.counts_for] += each.memory_bytes
-        unaccepted = sum(each.memory_bytes for each in holders if not each.accepted)
-        frees_enough = unaccepted >= max(wanted, held.limit // 8)
+        frees_enough = sum(each.memory_bytes for each in holders if not each.accepted) >= wanted
         holders.sort(
             key=lambda each: (frees_enough and not each.accepted, by_owner[each.counts_for], each.memory_bytes),
             reverse=True,

@@ -45,8 +45,10 @@ OVERFLOW: Final = "overflow"
 """Metric tag of a bucket that client ids without one share, with their limit as its value."""
 
 WAITS: Final = "waits"
-ASKED: Final = "asked"
 """Together with the slot: the key in ``request.notes`` under which the bucket is kept that the request waits for."""
+
+ASKED: Final = "asked"
+"""Together with the slot: the key in ``request.notes`` of a request that waits as one of a new connection does."""
 
 MetricTags = Callable[[str, str, str], "Mapping[str, str] | None"]
 QuotaLimit = Callable[[str, "Mapping[str, str]"], "float | None"]

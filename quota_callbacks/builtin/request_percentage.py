@@ -41,8 +41,41 @@ connection whose ApiVersions request is not answered within ten seconds, and its
 again."""
 ABANDONED: Final = (KEY, "abandoned")
 """Key in ``request.notes`` of the slots in which a request without a reply was charged."""
-FORGOTTEN: Final = 1 / 64
-"""The part of the difference to the highest cost of an API by which each request reduces it."""
+FREE_IN_FLIGHT: Final = 10
+"""Number of requests that a connection may have in flight in any case: twice that of Kafka's producers."""
+
+LARGE_REPLY_BYTES: Final = 4096
+
+REMEMBERED_MS: Final = 60_000
+"""For how long at least a ratio is the highest one, and for at most twice as long."""
+
+
+class HighestRatios:
+    """The highest ratio of two costs lately, at least 1, by API key."""
+
+    __slots__ = ("_by_api",)
+
+    def __init__(self) -> None:
+        self._by_api: dict[int, tuple[int, float, float]] = {}
+        """The number of an interval of `REMEMBERED_MS`, the highest ratio in it, and that of the interval before."""
+
+    def note(self, api_key: int, cost: float, least: float, now_ms: int) -> None:
+        """Note that a request has cost ``cost``, where ``least`` was expected."""
+        if cost > least > 0:
+            at, highest, before = self._at(api_key, now_ms)
+            self._by_api[api_key] = (at, max(highest, cost / least), before)
+
+    def highest(self, api_key: int, now_ms: int) -> float:
+        """Return the highest ratio."""
+        _, highest, before = self._at(api_key, now_ms)
+        return max(highest, before)
+
+    def _at(self, api_key: int, now_ms: int) -> tuple[int, float, float]:
+        now = now_ms // REMEMBERED_MS
+        at, highest, before = self._by_api.get(api_key, (now, 1.0, 1.0))
+        if at == now:
+            return at, highest, before
+        return now, 1.0, highest if at == now - 1 else 1.0
 
 
 class RequestPercentage(BucketCallback):
@@ -54,8 +87,8 @@ class RequestPercentage(BucketCallback):
         super().__init__()
         self._request_time_ms: Callable[[Request], float | None]
         self._costs: Mapping[int, RequestCost] = DEFAULT_COSTS
-        self._highest_costs: dict[int, float] = {}
-        """Of the requests of each API lately, in the unit of the bucket, by API key."""
+        self._costlier = HighestRatios()
+        """How many times as much as without its reply a request of each API has cost."""
         self._exempt_time: SampledRate
 
     def _read_options(self, context: PluginContext) -> None:
@@ -121,7 +154,8 @@ class RequestPercentage(BucketCallback):
             own_ns, connection.thread_ns = connection.thread_ns, 0
             request.charged_thread_ns = self._handler_ns(request) + own_ns
         amount = request.charged_thread_ns * PERCENT_PER_NS
-        self._note_cost(request.api_key, amount)
+        if request.in_flight or request.response_bytes > LARGE_REPLY_BYTES:  # others cost about what is expected
+            self._costlier.note(request.api_key, amount, self._least_cost(request), now_ms)
         if settle(request, self._slot, amount, now_ms):
             return None
         return bucket.charge(amount, now_ms, longest_ms=bucket.window.seconds * 1000)
@@ -170,25 +204,24 @@ class RequestPercentage(BucketCallback):
         return first_time
 
     def _may_exceed(self, request: Request, bucket: RateBucket, now_ms: int) -> bool:
-        """Return whether ``request`` and the earlier ones, whose replies will be charged, may together be throttled.
+        """Return whether ``request`` and the earlier ones of its connection, which are charged with their replies, may
+        together be throttled.
 
         A broker handles one request of a connection after the other, and throttles the client before it reads the next
-        one. So no more requests may be in flight than the bucket has credit for, each taken to cost as much as the most
-        expensive one of its API lately.
+        one. Here a few may be in flight in any case, so that a client near its limit need not wait for each reply, and
+        more if the bucket has credit for them.
         """
         limit = bucket.limit
-        if limit is None or bucket.policy.observe:
+        if request.in_flight < FREE_IN_FLIGHT or limit is None or bucket.policy.observe:
             return False
         credit = bucket.burst_left(limit, now_ms) if bucket.paced else bucket.credit(now_ms)
-        api_key = request.api_key
-        least = estimate_ms(api_key, request.request_bytes, 0, None, self._costs) * 1e6 * PERCENT_PER_NS
-        cost = max(least, self._highest_costs.get(api_key, 0.0))
+        cost = self._least_cost(request) * self._costlier.highest(request.api_key, now_ms)
         return (request.in_flight + 1) * cost > credit
 
-    def _note_cost(self, api_key: int, amount: float) -> None:
-        """Note what a request has cost, in the unit of the bucket."""
-        highest = self._highest_costs.get(api_key, 0.0)
-        self._highest_costs[api_key] = max(amount, highest + (amount - highest) * FORGOTTEN)
+    def _least_cost(self, request: Request) -> float:
+        """Return what the cost model has for a request without its reply, in the unit of the bucket."""
+        ms = estimate_ms(request.api_key, request.request_bytes, 0, None, self._costs)
+        return ms * 1e6 * PERCENT_PER_NS
 
     def _handler_ns(self, request: Request) -> int:
         return round((self._request_time_ms(request) or 0.0) * 1e6)

@@ -96,9 +96,9 @@ def _values(node: ast.expr | None) -> list[object]:
     return [each.value for each in elements if isinstance(each, ast.Constant)]
 
 
-def _api_constants(source: str) -> Iterator[str]:
+def _api_constants(tree: ast.Module) -> Iterator[str]:
     """Yield the constants of a module that have the name of an API, or its plural, and its key or its name."""
-    for node in ast.parse(source).body:
+    for node in tree.body:
         if isinstance(node, ast.Assign):
             targets, value = node.targets[0], node.value
         elif isinstance(node, ast.AnnAssign):
@@ -116,9 +116,9 @@ def _api_constants(source: str) -> Iterator[str]:
                     break
 
 
-def _api_numbers(source: str) -> Iterator[str]:
+def _api_numbers(tree: ast.Module) -> Iterator[str]:
     """Yield what a module compares with, or passes as, an attribute ``api_key``: the keys of APIs as numbers."""
-    for node in ast.walk(ast.parse(source)):
+    for node in ast.walk(tree):
         match node:
             case ast.Compare(left=ast.Name(id="api_key") | ast.Attribute(attr="api_key"), comparators=[value]):
                 found = _values(value)
@@ -141,8 +141,8 @@ def test_the_keys_of_apis_are_defined_once() -> None:
         for folder in (*SHIPPED, *OTHERS)
         for path in (ROOT / folder).rglob("*.py")
         if path != ROOT / "tests" / "faults" / "messages.py"
-        for source in [path.read_text(encoding="utf-8")]
-        for name in (*_api_constants(source), *_api_numbers(source))
+        for tree in [ast.parse(path.read_text(encoding="utf-8"))]
+        for name in (*_api_constants(tree), *_api_numbers(tree))
     }
     assert found == set()
 
@@ -157,7 +157,7 @@ INIT_PRODUCER_ID = "InitProducerId"
 SHARE_FETCH = 100
 PRODUCE_VERSION = 0
 """
-    found = list(_api_constants(source))
+    found = list(_api_constants(ast.parse(source)))
     assert found == ["PRODUCE", "FETCHES", "_METADATA", "FETCH", "HEARTBEAT", "INIT_PRODUCER_ID"]
 
 
@@ -168,4 +168,4 @@ if request.api_key == 3 or api_key in (0, 1): ...
 row = {"api_key": 22, "acks": 1, **others}
 OfferedApi(api_key=9999, version=3)
 """
-    assert sorted(_api_numbers(source)) == ["0", "1", "19", "22", "3"]
+    assert sorted(_api_numbers(ast.parse(source))) == ["0", "1", "19", "22", "3"]

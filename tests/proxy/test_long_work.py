@@ -58,9 +58,9 @@ async def test_a_task_that_is_cancelled_leaves_its_turn_to_the_next(has_turn: bo
         await wait_all_tasks_blocked()
         nursery.start_soon(take, "next", trio.CancelScope())
         await wait_all_tasks_blocked()
-        if has_turn:
-            lock.release()
+        if has_turn:  # it gets the turn after it was cancelled, and before it runs
             cancelled.cancel()
+            lock.release()
         else:
             cancelled.cancel()
             await wait_all_tasks_blocked()

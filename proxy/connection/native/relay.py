@@ -253,7 +253,7 @@ class NativeRelay:
         state, progress = self._state, self._progress
         if progress is None:
             return
-        self.count_held()
+        held.add(self.note_held())
         if state.ended:
             return
         state.last_active_s = max(state.last_active_s, progress.active_ns / NS)
@@ -273,13 +273,14 @@ class NativeRelay:
             ):
                 self.recall()
 
-    def count_held(self) -> None:
-        """Count the bytes that it holds natively. This may end connections, if all together hold too much."""
-        if self._progress is not None:
-            added = self._progress.held - self._held
-            self._held += added
-            self._state.held_bytes += added
-            held.add(added)
+    def note_held(self) -> int:
+        """Note how many bytes it holds natively; return by how many these are more than those that were noted."""
+        if self._progress is None:
+            return 0
+        added = self._progress.held - self._held
+        self._held += added
+        self._state.held_bytes += added
+        return added
 
     def _longest_quiet_s(self, progress: Progress) -> float:
         state = self._state

@@ -330,7 +330,7 @@ def produce(side: Side, number: int, ids: list[int], now_ms: int) -> list[Thrott
     """Return the verdicts on a Produce request, which is not charged if it waits."""
     request = side.request(number, 1, now_ms)
     verdict = side.callback.request_received(request, now_ms)
-    if verdict is not None:
+    if verdict is not None and verdict.throttle_ms:
         side.callback.request_abandoned(request, now_ms)
         return [verdict]
     request.batches = [("", 0, 0, each) for each in ids]

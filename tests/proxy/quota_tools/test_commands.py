@@ -121,7 +121,10 @@ def test_quotas_are_resolved_for_clients_that_were_never_seen(at: Commands) -> N
     assert produced["overrides"] == [{"value": HIGH, "source": {"user": user}}]
     ran = at("resolve", "--names", f"user={user}")
     assert f"producer_byte_rate={HIGH} {{user={user}}}\n" in ran.out
-    assert f"quotas of their own: 2, such as {{user={user}, client-id={client}}}" in ran.err
+    assert (
+        f"more specific entities whose quotas may apply instead: 2, such as {{user={user}, client-id={client}}}"
+        in ran.err
+    )
     at.done("alter", "--names", f"user={user}", "--delete", "producer_byte_rate,consumer_byte_rate")
     at.done("alter", *pair, "--delete", "producer_byte_rate")
     at.done("alter", "--names", f"client-id={client}", "--delete", "request_percentage")

@@ -6,7 +6,8 @@ import pytest
 
 from headrace.quota_callbacks.api_keys import ApiKey
 from headrace.quota_callbacks.buckets.sampled_rate import Window
-from headrace.quota_callbacks.builtin.request_percentage import PRODUCE, RequestPercentage
+from headrace.quota_callbacks.builtin.request_costs import DEFAULT_COSTS
+from headrace.quota_callbacks.builtin.request_percentage import PRODUCE, REMEMBERED_MS, RequestPercentage
 from headrace.quota_callbacks.entities import QuotaKey
 from headrace.quota_callbacks.hookspecs import PluginContext
 from headrace.quota_callbacks.policies import EnforcementMode, QuotaPolicy
@@ -122,57 +123,63 @@ def test_sasl_is_charged_once_the_connection_has_authenticated() -> None:
     assert Callback(1, handler_ms=10**4).throttle_ms(SASL_HANDSHAKE) == 1000
 
 
+class Pipeline(Callback):
+    """Requests of one connection that are sent without waiting for replies."""
+
+    def is_alone(self, api_key: int, in_flight: int, size: int = 100, now_ms: int = 0) -> bool:
+        request = Request(self.connection, api_key, 4, 2, "c", size, 0.0)
+        request.in_flight = in_flight
+        assert self.callback.request_received(request, now_ms) is None
+        return request.alone
+
+    def costs(self, api_key: int, in_flight: int = 1, now_ms: int = 0) -> None:
+        """Complete a request."""
+        request = Request(self.connection, api_key, 4, 2, "c", 100, 0.0)
+        request.in_flight, request.response_bytes = in_flight, 10
+        assert self.callback.response_received(request, now_ms) is None
+
+
+BASE_MS = DEFAULT_COSTS[HEARTBEAT].base_ms
+
+
 @pytest.mark.parametrize(
-    ("limit", "cost_ms", "in_flight", "alone"),
+    ("limit", "times", "in_flight", "alone"),
     [
-        (1.0, 10, 0, False),  # nothing that is in flight could be charged later
-        (1.0, 10, 7, False),  # a credit of 100 ms, of which 10 are used: nine requests
-        (1.0, 10, 9, True),
-        (1.0, 0.5, 100, False),
-        (1e6, 10, 900, False),
+        (0.1, 1, 9, False),  # a few are free
+        (1.0, 1, int(50 / BASE_MS), False),  # of a credit of 100 ms
+        (1.0, 1, int(150 / BASE_MS), True),
+        (1.0, 100, int(5 / BASE_MS), True),
+        (1e6, 100, 900, False),
     ],
 )
 def test_no_more_is_in_flight_than_there_is_credit_for(
-    limit: float, cost_ms: float, in_flight: int, *, alone: bool
+    limit: float, times: int, in_flight: int, *, alone: bool
 ) -> None:
-    rig = Callback(limit, handler_ms=cost_ms)
-    assert rig.throttle_ms() == 0
-    request = Request(rig.connection, HEARTBEAT, 4, 2, "c", 100, 0.0)
-    request.in_flight = in_flight
-    assert rig.callback.request_received(request, 0) is None
-    assert request.alone is alone
+    rig = Pipeline(limit, handler_ms=BASE_MS * times)
+    rig.costs(HEARTBEAT)
+    assert rig.is_alone(HEARTBEAT, in_flight) is alone
 
 
-def test_the_highest_cost_of_an_api_counts_for_it_alone() -> None:
-    """Cheap requests do not hide what expensive ones cost, and the first of an API costs what the model has for it."""
-    rig = Callback(1.0, handler_ms=10)
-    assert rig.throttle_ms() == 0
+def test_what_an_expensive_request_has_cost_is_remembered_for_a_minute_or_two() -> None:
+    """Cheap requests do not hide it; those of other APIs do not cost more; and a large request costs more."""
+    rig = Pipeline(1.0, handler_ms=20 * BASE_MS)
+    rig.costs(HEARTBEAT)
     rig.callback._request_time_ms = lambda _request: 0.001
-    for _ in range(10):
-        assert rig.throttle_ms() == 0
-
-    def is_alone(api_key: int, in_flight: int, size: int = 100) -> bool:
-        request = Request(rig.connection, api_key, 4, 2, "c", size, 0.0)
-        request.in_flight = in_flight
-        rig.callback.request_received(request, 0)
-        return request.alone
-
-    assert (is_alone(HEARTBEAT, 5), is_alone(HEARTBEAT, 12)) == (False, True)
-    assert (is_alone(ApiKey.METADATA, 12), is_alone(ApiKey.METADATA, 2000)) == (False, True)
-    assert is_alone(PRODUCE, 12, 10_000_000)
+    for _ in range(1000):
+        rig.costs(HEARTBEAT)
+    in_flight = int(10 / BASE_MS)
+    assert (rig.is_alone(HEARTBEAT, in_flight), rig.is_alone(ApiKey.LEAVE_GROUP, 12)) == (True, False)
+    assert rig.is_alone(HEARTBEAT, in_flight, now_ms=REMEMBERED_MS)
+    assert not rig.is_alone(HEARTBEAT, in_flight, now_ms=2 * REMEMBERED_MS)
+    assert rig.is_alone(PRODUCE, 12, 100_000_000)
 
 
 def test_a_paced_bucket_has_credit_for_what_is_left_of_its_burst() -> None:
     """A burst of one second of 1 %: 10 ms."""
-    rig = Callback(1.0, handler_ms=0.5)
+    rig = Pipeline(1.0, handler_ms=BASE_MS)
     bucket = rig.quotas.quotas.bucket(KEY, "u", "c")
     assert bucket is not None
     bucket.policy = QuotaPolicy(mode=EnforcementMode.PACED)
-    assert rig.throttle_ms() == 0
-    alone = []
-    for in_flight in (5, 30):
-        request = Request(rig.connection, HEARTBEAT, 4, 2, "c", 100, 0.0)
-        request.in_flight = in_flight
-        assert rig.callback.request_received(request, 0) is None
-        alone.append(request.alone)
-    assert alone == [False, True]
+    assert [rig.is_alone(HEARTBEAT, in_flight) for in_flight in (9, int(5 / BASE_MS), int(15 / BASE_MS))] == [
+        False, False, True,
+    ]  # fmt: skip
