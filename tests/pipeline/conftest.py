@@ -98,6 +98,7 @@ LONG_RUN: Final = {
         who_falls_behind_for_good_keeps_a_bounded_number_of_lots what_is_where_the_output_goes_stays
         no_usage_is_no_answer as_recorded_the_result_equals_that_of_replay
         times_that_go_back_are_found_wherever_the_trace_is_cut""",
+    "test_demand": "the_command_charges_demand",
     "test_focus": "the_command_exports_bills_whose_sum_is_that_of_their_totals",
     "test_ingest": """a_file_is_taken_however_old_it_is gaps_losses_and_ends_are_counted_by_instance
         folders_below_are_taken_in an_hour_with_much_in_it_is_written_by_several
