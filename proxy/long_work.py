@@ -101,7 +101,7 @@ class FairLock:
         self._waiting.setdefault(owner, deque()).append(event)
         try:
             await event.wait()
-        except BaseException:  # cancelled
+        except BaseException:  # a cancellation, or an interrupt; it is raised again
             if event.is_set():
                 self.release()
             else:

@@ -76,16 +76,7 @@ fn least_ns(row: &Row, request_bytes: u32) -> i64 {
 #[cfg(test)]
 mod tests {
     use super::{Costs, REMEMBERED_NS};
-    use crate::table::{Kind, Row};
-
-    const ROW: Row = Row {
-        kind: Kind::Plain,
-        header_version: 2,
-        flexible_reply: true,
-        throttle_at: Some(0),
-        base_ms: 0.5,
-        per_kib_ms: 0.25,
-    };
+    use crate::table::tests::ROW;
 
     #[test]
     fn a_few_requests_cost_next_to_nothing() {

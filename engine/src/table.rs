@@ -71,10 +71,11 @@ impl Table {
 }
 
 #[cfg(test)]
-mod tests {
+pub mod tests {
     use super::{Kind, Row, Table};
 
-    const ROW: Row = Row {
+    /// A row with costs, for tests of other modules, too.
+    pub const ROW: Row = Row {
         kind: Kind::Plain,
         header_version: 2,
         flexible_reply: true,

@@ -11,6 +11,7 @@ from pyspark.sql import functions as sf
 from headrace.pipeline.analysis.quota_files import read_quotas
 from headrace.pipeline.analysis.usage import of_one_cluster
 from headrace.pipeline.analysis.what_if.answers import answers, name_buckets
+from headrace.pipeline.analysis.what_if.buckets import RATES
 from headrace.pipeline.analysis.what_if.decisions import decide
 from headrace.pipeline.analysis.what_if.demand import CHANNEL, unserved
 from headrace.pipeline.analysis.what_if.quotas import fixed_quotas
@@ -22,7 +23,7 @@ from headrace.pipeline.lake.session import start_session
 from headrace.pipeline.lake.stores import exists
 from headrace.pipeline.lake.tables import of_days, open_lake
 from headrace.pipeline.output import report_progress, report_result
-from headrace.quota_callbacks.records.replay import KEYS, Op
+from headrace.quota_callbacks.records.replay import KEYS
 
 if TYPE_CHECKING:
     from datetime import date
@@ -35,7 +36,6 @@ if TYPE_CHECKING:
 
 SHOWN = 20
 DEMAND_AT_MOST = 10.0
-RATES = (Op.PRODUCE, Op.FETCH, Op.REQUEST)
 
 
 @click.command()

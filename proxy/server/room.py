@@ -66,12 +66,13 @@ class MemoryLimit:
         why others cannot log in.
         """
         holders = [each for each in self._connections if each.memory_bytes and not each.ended]
+        owners = {each: each.counts_for for each in holders}
         by_owner: Counter[str] = Counter()
-        for each in holders:
-            by_owner[each.counts_for] += each.memory_bytes
+        for each, owner in owners.items():
+            by_owner[owner] += each.memory_bytes
         frees_enough = sum(each.memory_bytes for each in holders if not each.accepted) >= wanted
         holders.sort(
-            key=lambda each: (frees_enough and not each.accepted, by_owner[each.counts_for], each.memory_bytes),
+            key=lambda each: (frees_enough and not each.accepted, by_owner[owners[each]], each.memory_bytes),
             reverse=True,
         )
         for each in holders:

@@ -22,6 +22,9 @@ if TYPE_CHECKING:
 OPS: Final = (Op.PRODUCE, Op.FETCH, Op.REQUEST, Op.CONTROLLER_MUTATION, Op.NEW_PRODUCER_IDS)
 """The operations of usage records; each has a quota key of its own."""
 
+RATES: Final = (Op.PRODUCE, Op.FETCH, Op.REQUEST)
+"""The operations whose quotas are rates; those of the others are token buckets."""
+
 Sender = tuple[str, str]
 """User and client id."""
 

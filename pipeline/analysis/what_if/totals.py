@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
+from headrace.pipeline.analysis.what_if.buckets import RATES
 from headrace.pipeline.analysis.what_if.loop import Loop, Replays, Tally
 from headrace.pipeline.analysis.what_if.never_throttled import SECOND_BITS, RateCharges, certain, context, firsts
 from headrace.quota_callbacks.records.replay import Op
@@ -30,7 +31,6 @@ CHUNK: Final = 200_000
 """Number of rows that are processed at once: enough for the time to be NumPy's, few enough for its caches."""
 
 _SECOND: Final = (1 << SECOND_BITS) - 1
-_RATES: Final = (Op.PRODUCE, Op.FETCH, Op.REQUEST)
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,7 +128,7 @@ class Totals:
         self._buckets = buckets.buckets
         self._replays = Replays(quotas, buckets.senders)
         self._chunk = chunk
-        self._is_rate = np.array([each.op in _RATES for each in self._buckets], np.bool_)
+        self._is_rate = np.array([each.op in RATES for each in self._buckets], np.bool_)
         self._is_request = np.array([each.op is Op.REQUEST for each in self._buckets], np.bool_)
         self._limit = np.array([each.limit for each in self._buckets], np.float64)
         self._samples = np.array([each.window.samples for each in self._buckets], np.int64)
