@@ -42,6 +42,9 @@ _SETTINGS: Final = {
     "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
     "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
     "spark.sql.streaming.forceDeleteTempCheckpointLocation": "true",
+    # Otherwise each use of a column asks the JVM for the place of the call, for errors that no user of a job reads.
+    "spark.python.sql.dataFrameDebugging.enabled": "false",
+    "spark.sql.dataFrameQueryContext.enabled": "false",
 }
 """Settings of every session."""
 _LOG4J: Final = Path(__file__).with_name("log4j2.properties")
