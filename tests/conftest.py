@@ -43,7 +43,7 @@ ONE_PROCESS = ("tests/clients/",)
 # `make test` takes the first, with the same examples in each run; `make test-all` the second, with others each time
 # (``--hypothesis-profile=long``).
 settings.register_profile("quick", max_examples=25, deadline=None, derandomize=True)
-settings.register_profile("long", max_examples=500, deadline=None)
+settings.register_profile("long", max_examples=200, deadline=None)
 settings.load_profile("quick")
 
 

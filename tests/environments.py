@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import subprocess
-import venv
-from typing import TYPE_CHECKING
+import sys
+from pathlib import Path
+from typing import Final
 
-if TYPE_CHECKING:
-    from pathlib import Path
+UV: Final = Path(sys.executable).with_name("uv")
+"""It installs a scheduler of 250 packages in seconds, where pip takes minutes."""
 
 
 def environment_with(folder: Path, *packages: str) -> Path:
     """Create an environment in ``folder`` and install packages such as ``"moto[server]==5.2.5"``; return its programs'
     folder.
     """
-    venv.create(folder, with_pip=True)
-    pip = [folder / "bin" / "python", "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
-    subprocess.run([*pip, *packages], check=True, timeout=900)
+    subprocess.run([UV, "venv", "--quiet", "--python", sys.executable, folder], check=True, timeout=60)
+    install = [UV, "pip", "install", "--quiet", "--python", folder / "bin" / "python"]
+    subprocess.run([*install, *packages], check=True, timeout=900)
     return folder / "bin"

@@ -67,7 +67,8 @@ LONG_RUN: Final = {
     "test_bi_example": "the_views_are_those_of_the_newest_release",
     "test_budgets": """an_alert_is_delivered_once_and_a_further_one_when_it_is_reached
         what_was_not_delivered_is_sent_by_the_next_run months_stand_beside_each_other
-        bills_that_do_not_fit_the_budgets_are_errors
+        bills_that_do_not_fit_the_budgets_are_errors budgets_and_focus_are_jobs_of_a_plan
+        the_progress_of_a_month_is_that_of_its_last_hour
         bills_by_day_alone_are_an_error_and_a_month_without_bills_is_none""",
     "test_calibrate": """a_planted_model_is_recovered_within_five_percent a_base_below_nothing_is_left_out
         the_same_intervals_are_held_out_each_time a_price_below_nothing_is_left_out
@@ -87,7 +88,7 @@ LONG_RUN: Final = {
         no_usage_is_no_error_and_leaves_what_is_there""",
     "test_rollup": """a_bill_by_month_is_one_for_both_days the_bill_as_csv the_largest_usage_is_billed_exactly
         a_run_that_is_repeated_changes_nothing_and_other_days_stay
-        days_and_bills_of_unchanged_usage_are_left_as_they_are
+        days_and_bills_of_unchanged_usage_are_left_as_they_are periods_with_another_number_of_records_have_changed
         clusters_have_bills_of_their_own_unless_one_is_asked_for""",
     "test_run": "the_jobs_of_a_plan_run_in_order_and_their_results_are_json",
     "test_shared_costs": "days_have_parts_of_a_month",
@@ -117,6 +118,7 @@ LONG_RUN: Final = {
         a_run_that_was_killed_goes_on_under_its_watermark
         what_is_put_aside_for_its_schema_is_taken_in_after_an_update_though_its_hour_is_final
         a_clock_that_is_ahead_makes_nobody_late""",
+    "test_tables": "readers_see_all_changes_of_a_release_or_none",
     "test_report": """others_are_summed_so_that_all_is_all usage_without_throttles_or_bytes days_are_those_asked_for
         a_browser_finds_names_to_be_text a_browser_draws_the_bars empty_tables_say_so""",
     "test_end_to_end": """totals_are_the_clients_and_the_brokers_over_restarts
