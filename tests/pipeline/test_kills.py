@@ -1,6 +1,6 @@
 """Jobs that are killed at random moments, with readers beside them: nothing is lost, doubled or seen half-done.
 
-HEADRACE_KILL_ROUNDS sets how often each job is killed.
+KILL_ROUNDS sets how often each job is killed.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 ROOT = Path(__file__).parents[2]
-ROUNDS: Final = int(os.environ.get("HEADRACE_KILL_ROUNDS", "2"))
+ROUNDS: Final = int(os.environ.get("KILL_ROUNDS", "2"))
 LONGEST_S: Final = 20.0
 """Time after its first line of output in which a job is killed; on a slow machine they take so long."""
 QUOTAS: Final = '[[quotas]]\nentity = { user = "<default>" }\nproducer_byte_rate = 1000\n'
