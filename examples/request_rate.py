@@ -41,7 +41,11 @@ class RequestRate:
         """Return the key."""
         return (
             QuotaKeyDefinition(
-                name=KEY, value_type=ValueType.DOUBLE, entity_types=USER_AND_CLIENT_ID, help="Requests a second."
+                name=KEY,
+                value_type=ValueType.DOUBLE,
+                entity_types=USER_AND_CLIENT_ID,
+                help="Requests a second.",
+                unit="requests/s",
             ),
         )
 

@@ -36,6 +36,8 @@ if TYPE_CHECKING:
 
 INT_MAX: Final = 2**31 - 1
 
+BYTES_PER_SECOND: Final = "bytes/s"
+_UNIT_CHARACTERS: Final = 32
 _FRACTION: Final = 1e-6  # ClientQuotaControlManager.getErrorForIntegralQuotaValue
 _NAME: Final = re.compile(r"[A-Za-z][A-Za-z0-9_.-]{0,63}")
 
@@ -103,6 +105,9 @@ class QuotaKeyDefinition:
     """The entities that can have the key: every allowed combination of entity types."""
     help: str
     """What the key limits, and its unit, in one sentence."""
+    unit: str = ""
+    """The unit of a value, for ``headrace why``, such as ``requests/s``; 32 printable characters at most. Values of the
+    unit `BYTES_PER_SECOND` are shown in KiB, MiB and so on."""
     check: Callable[[QuotaEntity, float], None] | None = None
     """Raises `ValueError` for a value that the entity cannot have, with a message for the client. Called for values
     that are valid for `value_type`. Must not block."""
@@ -145,6 +150,10 @@ class QuotaSchema:
             self._entity_types[entity_type.name] = entity_type
         for key in keys:
             _check_new("quota key", key.name, self._keys)
+            if not key.unit.isprintable() or len(key.unit) > _UNIT_CHARACTERS:
+                raise ValueError(
+                    f"the unit of the quota key {key.name} must have at most {_UNIT_CHARACTERS} printable characters"
+                )
             self._check_combinations(key)
             self._keys[key.name] = key
         for entity_type in self._entity_types.values():
@@ -310,12 +319,14 @@ BUILTIN_SCHEMA: Final = QuotaSchema(
             value_type=ValueType.LONG,
             entity_types=USER_AND_CLIENT_ID,
             help="Bytes a second that the entity may produce (KIP-13).",
+            unit=BYTES_PER_SECOND,
         ),
         QuotaKeyDefinition(
             name=QuotaKey.CONSUMER_BYTE_RATE.value,
             value_type=ValueType.LONG,
             entity_types=USER_AND_CLIENT_ID,
             help="Bytes a second that the entity may fetch (KIP-13).",
+            unit=BYTES_PER_SECOND,
         ),
         QuotaKeyDefinition(
             name=QuotaKey.REQUEST_PERCENTAGE.value,

@@ -102,19 +102,25 @@ class Operations:
     def decisions(self, user: str | None, client_id: str | None, newest: int) -> dict[str, Any]:
         """Return the page ``/decisions``.
 
-        ``decisions`` are the ``newest`` decisions of quotas, newest first; ``waiting`` are the connections muted now.
-        Both are limited to ``user`` and ``client_id``; ``None`` stands for any.
+        ``decisions`` are the ``newest`` decisions of quotas, newest first, with the ``unit`` of each key that has one;
+        ``waiting`` are the connections muted now. Both are limited to ``user`` and ``client_id``; ``None`` stands for
+        any.
         """
         now_s = self.shared.clock()
         user, client_id = (None if each is None else bounded_name(each) for each in (user, client_id))
         waiting = [
             muted_client(connection, now_s) for connection in self._connections if connection.mute.until_s > now_s
         ]
+        decisions = self.shared.decisions.page(now_s, user=user, client_id=client_id, newest=newest)
+        keys = self.shared.hooks.schema.keys
+        for row in decisions:
+            definition = keys.get(str(row["quota"]))
+            row["unit"] = "" if definition is None else definition.unit
         return {
             "waiting": [
                 each for each in waiting if user in (None, each["user"]) and client_id in (None, each["client_id"])
             ],
-            "decisions": self.shared.decisions.page(now_s, user=user, client_id=client_id, newest=newest),
+            "decisions": decisions,
         }
 
 

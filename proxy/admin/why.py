@@ -16,6 +16,7 @@ import click
 from headrace.proxy.admin.client import AdminUnreachableError
 from headrace.proxy.admin.escaping import json_text, printable
 from headrace.proxy.hooks.decisions import Kind
+from headrace.quota_callbacks.definitions import BYTES_PER_SECOND
 from headrace.quota_callbacks.entities import QuotaKey
 
 if TYPE_CHECKING:
@@ -120,7 +121,8 @@ def in_units(row: Row) -> str:
     quota, observed, limit = row["quota"], row["observed"], row["limit"]
     if row["kind"] == Kind.DENIED:
         return printable(row.get("rule") or "")
-    if quota in _BYTE_RATES:
+    unit = row.get("unit", "")  # missing, like others below, if the proxy is older than the command
+    if unit == BYTES_PER_SECOND or quota in _BYTE_RATES:
         return f"{_bytes(observed)}/s of {_bytes(limit)}/s"
     if quota == QuotaKey.REQUEST_PERCENTAGE:
         return f"{observed:.3g} % of a thread of {limit:.6g} %"
@@ -130,11 +132,11 @@ def in_units(row: Row) -> str:
         window_s = row.get("window_s", 1)
         window = _WINDOWS.get(window_s, f"in {window_s} s")
         return f"{_of(row, f'new producer ids {window}')}, {_tokens(observed)}"
-    return f"{observed:.6g} of {limit:.6g}"
+    return f"{observed:.6g} of {limit:.6g} {printable(unit)}".rstrip()
 
 
 def _of(row: Row, unit: str) -> str:
-    rate = row.get("rate")  # missing if the proxy is older than the command
+    rate = row.get("rate")
     return f"limit {row['limit']:.6g} {unit}" if rate is None else f"{rate:.3g} {unit} of {row['limit']:.6g}"
 
 

@@ -11,6 +11,7 @@ import trio
 from examples import request_rate
 from examples.request_rate import KEY, RequestRate
 from headrace.config import check_quota_names, loads
+from headrace.proxy.admin.operations import Operations
 from headrace.quota_callbacks.api_keys import ApiKey
 from headrace.quota_callbacks.definitions import BUILTIN_SCHEMA
 from headrace.quota_callbacks.entities import DEFAULT, QuotaEntity
@@ -49,6 +50,8 @@ async def test_requests_are_counted(autojump_clock: MockClock, mode: Enforcement
         assert max(throttles[10:]) >= 900
         decision = next(iter(book.shared.decisions))
         assert (decision.quota, decision.entity, decision.limit) == (KEY, "user=<default>", 1)
+        (shown,) = Operations(book.shared, []).decisions(None, None, newest=1)["decisions"]
+        assert shown["unit"] == "requests/s"
         assert book.shared.hooks.errors == 0
 
 

@@ -24,9 +24,9 @@ PRODUCE = QuotaKey.PRODUCER_BYTE_RATE
 LARGE = 10**400
 
 
-def key_of(*combinations: frozenset[str], name: str = "a_key") -> QuotaKeyDefinition:
+def key_of(*combinations: frozenset[str], name: str = "a_key", unit: str = "") -> QuotaKeyDefinition:
     return QuotaKeyDefinition(
-        name=name, value_type=ValueType.DOUBLE, entity_types=frozenset(combinations), help="A key."
+        name=name, value_type=ValueType.DOUBLE, entity_types=frozenset(combinations), help="A key.", unit=unit
     )
 
 
@@ -135,6 +135,11 @@ def test_a_check_of_a_plugin() -> None:
         (EntityTypeDefinition(name="ip", help="."), "the entity type ip is defined twice"),
         (EntityTypeDefinition(name="", help="."), "the entity type '' must be a letter and up to 63"),
         (EntityTypeDefinition(name="a\nb", help="."), r"the entity type 'a\\nb' must be a letter and up to 63"),
+        (
+            key_of(frozenset({"user"}), unit="a\nb"),
+            "the unit of the quota key .* must have at most 32 printable characters",
+        ),
+        (key_of(frozenset({"user"}), unit="u" * 33), "the unit of the quota key .* must have at most 32"),
         (key_of(frozenset({"user"}), name="k" * 65), "the quota key 'k+' must be a letter and up to 63"),
         (key_of(), "the quota key a_key must apply to at least one entity type"),
         (key_of(frozenset()), "the quota key a_key must apply to at least one entity type"),

@@ -107,6 +107,11 @@ def test_by_entity_and_quota() -> None:
             "9 new producer ids in 300 s of 10, 1 tokens left",
         ),
         ({"quota": "topic_rate", "observed": 1.5, "limit": 1.0}, "1.5 of 1"),
+        ({"quota": "request_rate", "observed": 1.5, "limit": 1.0, "unit": "requests/s"}, "1.5 of 1 requests/s"),
+        (
+            {"quota": "copy_rate", "observed": 2.2 * MIB, "limit": 2 * MIB, "unit": "bytes/s"},
+            "2.20 MiB/s of 2.00 MiB/s",
+        ),
     ],
 )
 def test_units(fields: dict[str, Any], words: str) -> None:
