@@ -5,6 +5,7 @@ broker        one node of a cluster: its process, ports and files
 launch        the command line and the environment of Kafka's programs
 properties    the configuration of a node
 certificates  TLS certificates, and the settings with which each Kafka client uses them
+kerberos      a Kerberos key distribution center
 storage       formats the log directories of brokers
 class_data    archives of loaded classes, for a quicker start
 probe         asks brokers whether they serve and which other brokers they know
