@@ -1,9 +1,12 @@
-"""Explains failures of TLS: the cause, and the setting that is probably wrong. Pure."""
+"""Explains failures of TLS: the cause, and the setting that is probably wrong; and finds one that no library does."""
 
 from __future__ import annotations
 
 import ssl
+from datetime import UTC, datetime
 from typing import Final
+
+from cryptography import x509
 
 from headrace.proxy.network.tls.records import ANSWERS, EMPTY
 from headrace.proxy.wire.other_protocols import HTTP, PROXY, other_protocol
@@ -100,6 +103,24 @@ def _verification(message: str, setting: str, *, server_side: bool) -> str:
     if not server_side and "mismatch" in message:
         return f"{message}; connect to a name in the certificate, or set {setting}.verify_names = false"
     return message
+
+
+def outlived_certificate(certificate: bytes | None, *, server_side: bool) -> str:
+    """Return why a session must not be resumed, of which this is the peer's certificate; the empty string if it may.
+
+    A resumed handshake verifies no certificate, and begins a new session with the same one: without this check, a
+    certificate would be accepted for ever. ``server_side``: the peer is a client, otherwise a broker.
+    """
+    if certificate is None:
+        return ""
+    try:
+        end = x509.load_der_x509_certificate(certificate).not_valid_after_utc
+    except ValueError as error:
+        return f"TLS: the certificate of the resumed session cannot be read: {error}"
+    if datetime.now(UTC) <= end:
+        return ""
+    peer = "client" if server_side else "broker"
+    return f"TLS: the {peer} resumed a session whose certificate has expired on {end:%Y-%m-%d at %H:%M} UTC"
 
 
 def plaintext_failure(first: bytes, setting: str) -> str:

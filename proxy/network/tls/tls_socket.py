@@ -18,7 +18,7 @@ import trio
 from headrace.proxy.errors import ClientFault, UpstreamFault
 from headrace.proxy.network.sockets import LARGE_READ_BYTES
 from headrace.proxy.network.tls.contexts import ServerSide
-from headrace.proxy.network.tls.failures import UNREAD_ANSWERS, failure_of
+from headrace.proxy.network.tls.failures import UNREAD_ANSWERS, failure_of, outlived_certificate
 from headrace.proxy.network.tls.hello_socket import HelloSocket
 from headrace.proxy.network.tls.records import SLICE_BYTES, PeerLimits, RecordEnds
 
@@ -157,6 +157,10 @@ class TlsSocket(HelloSocket):
             if failure is not None:
                 raise self._failed(failure) from failure
             if done:
+                if self.is_resumed and (
+                    reason := outlived_certificate(self.peer_certificate, server_side=self._state.server_side)
+                ):
+                    raise self._broken(reason)
                 if self._hello_goes_on and self.server_name is None and isinstance(tls, ServerSide):
                     self.server_name = tls.asked_name
                 if self._incoming.pending or self._rest:  # the first request came with the end of the handshake

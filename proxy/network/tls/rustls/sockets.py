@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from headrace.proxy.errors import ClientFault, UpstreamFault
 from headrace.proxy.network.sockets import LARGE_READ_BYTES
-from headrace.proxy.network.tls.failures import UNREAD_ANSWERS, failure_of_rustls
+from headrace.proxy.network.tls.failures import UNREAD_ANSWERS, failure_of_rustls, outlived_certificate
 from headrace.proxy.network.tls.hello_socket import HelloSocket
 from headrace.proxy.network.tls.records import SLICE_BYTES
 from headrace.proxy.network.tls.tls_socket import MAX_OWN_BYTES, RECORD_OVERHEAD_BYTES, TlsSocket
@@ -118,6 +118,8 @@ class RustlsSocket(HelloSocket):
             if not received:
                 peer = "client" if self._server_side else "broker"
                 raise self._broken(f"TLS: the {peer} closed the connection in the handshake")
+        if self.is_resumed and (reason := outlived_certificate(self.peer_certificate, server_side=self._server_side)):
+            raise self._broken(reason)
         if self._hello_goes_on and self.server_name is None:
             self.server_name = tls.asked_name
         if tls.has_unread or tls.held:  # the first request came with the end of the handshake
