@@ -13,7 +13,7 @@ from headrace.config.keys import Key, Leaf, Section, keys
 from headrace.config.quotas import LIMIT_KEYS
 from headrace.config.schema import Config
 from headrace.quota_callbacks.policies import KAFKA_POLICY, Quota
-from headrace.quota_callbacks.value_texts import dotted, toml_text
+from headrace.quota_callbacks.value_texts import dotted, value_text
 
 if TYPE_CHECKING:
     from headrace.quota_callbacks.entities import QuotaEntity
@@ -141,7 +141,7 @@ def _changes(leaf: Leaf, old: Config, new: Config, changeable: Collection[str]) 
 
 def _value_text(leaf: Leaf, config: Config) -> str:
     value = leaf.file_value_in(config)
-    return "not set" if value is None else toml_text(value)
+    return "not set" if value is None else value_text(leaf.path, value)
 
 
 def _quota_changes(

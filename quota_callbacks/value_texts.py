@@ -29,6 +29,9 @@ _SECRET: Final = re.compile(
 _USER_INFO: Final = re.compile(r"(?<=://)[^\s\"']*@|[^\s/@:\"']+:[^\s@\"']+@")
 """User name and password in a URL, or in an address without a scheme."""
 _OPTIONS_OF_PLUGINS: Final = ("plugins", "options")
+_OPTIONS: Final = "options"
+"""The name of tables whose keys only a plugin knows. Those of a login (`_LOGIN`) may have secrets under any name."""
+_LOGIN: Final = "sasl"
 _SHORTEST_SECRET_NUMBER: Final = 4
 """Digits of a number that can be a secret; replacing a shorter one would distort the other numbers of a message."""
 _BARE_KEY: Final = re.compile(r"[A-Za-z0-9_-]+")
@@ -57,10 +60,12 @@ def is_secret(name: object) -> bool:
 def value_text(path: Path, value: object) -> str:
     """Return the value at ``path`` as `toml_text`, or `HIDDEN` if it is or may contain a secret.
 
-    Text in place of the options of plugins, or of one plugin, is hidden: it may be a whole table.
+    Text in place of the options of plugins, or of one plugin, is hidden: it may be a whole table. So are the options of
+    a login.
     """
     of_plugins = path == _OPTIONS_OF_PLUGINS[:1] or path[:-1] == _OPTIONS_OF_PLUGINS or path == _OPTIONS_OF_PLUGINS
-    if any(map(is_secret, path)) or (of_plugins and value and isinstance(value, str | list)):
+    of_login = _LOGIN in path and _OPTIONS in path[path.index(_LOGIN) :]
+    if of_login or any(map(is_secret, path)) or (of_plugins and value and isinstance(value, str | list)):
         return HIDDEN
     return toml_text(value)
 
@@ -98,7 +103,8 @@ def _toml(value: object) -> str:
             return json.dumps(without_user_info(value), ensure_ascii=False)
         case Mapping():
             inside = ", ".join(
-                f"{dotted((name,))} = {HIDDEN if is_secret(name) else _toml(item)}" for name, item in value.items()
+                f"{dotted((name,))} = {HIDDEN if is_secret(name) or name == _OPTIONS else _toml(item)}"
+                for name, item in value.items()
             )
             return f"{{ {inside} }}" if inside else "{}"
         case list() | tuple():

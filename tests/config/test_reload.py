@@ -185,6 +185,19 @@ def test_options_of_plugins_are_reported_by_name_without_their_values() -> None:
     assert changes.effective == old
 
 
+def test_options_of_logins_are_reported_without_their_values() -> None:
+    def config(secret: str) -> Config:
+        table = f'options = {{ parameters = "client_assertion={secret}" }}'
+        login = f'[upstream.sasl]\nmechanism = "OAUTHBEARER"\nuser = "u"\npassword = {{ file = "/x" }}\n{table}\n'
+        identities = f'[[upstream.sasl.identities]]\nclient = "*"\nuser = "u"\npassword = {{ file = "/x" }}\n{table}\n'
+        return loads(f"{MINIMAL}{login}{identities}")
+
+    found = str(diff(config("hunter1"), config("hunter2")))
+    assert found.splitlines()[0] == "upstream.sasl.options: *** -> *** (needs a restart)"
+    assert "upstream.sasl.identities" in found
+    assert "hunter" not in found
+
+
 def test_a_change_that_needs_a_restart_is_reported_at_each_reload_until_then() -> None:
     new = BEFORE.model_copy(update={"listen": BEFORE.listen.model_copy(update={"backlog": 7})})
     first = diff(BEFORE, new)
