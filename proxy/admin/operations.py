@@ -48,23 +48,23 @@ class Operations:
 
     async def not_ready(self) -> list[str]:
         """Return the reasons why the proxy should get no traffic, none when it is ready: it is draining, its listeners
-        are not open, a thread of the data plane hangs, or no bootstrap server answers.
+        are not open, a thread of the data plane hangs, or the brokers would serve no client (`Dialler.problem`).
         """
         if self.draining:
             return ["the proxy is draining"]
         if not self.serving:
             return [self._awaited or "the listeners are not open"]
-        silent: list[str] = []
+        problems: list[str] = []
 
         async def ask(upstream: Dialler) -> None:
-            if not await upstream.answers():
-                silent.append(upstream.setting)
+            if problem := await upstream.problem():
+                problems.append(problem)
 
         async with trio.open_nursery() as nursery:  # at once: each may take as long as the attempts to connect
             for upstream in {each.upstream.setting: each.upstream for each in self.shared.listeners}.values():
                 nursery.start_soon(ask, upstream)
         hanging = [self.hanging] if self.hanging else []
-        return hanging + [_without_answer(setting) for setting in sorted(silent)]
+        return hanging + sorted(problems)
 
     async def metrics(self) -> bytes:
         """Return the Prometheus page. Calls must not overlap.
@@ -135,8 +135,3 @@ def muted_client(connection: ConnectionState, now_s: float) -> dict[str, object]
         "entity": mute.entity,
         "remaining_ms": mute.remaining_ms(now_s),
     }
-
-
-def _without_answer(setting: str) -> str:
-    brokers = "" if setting == "upstream" else f" of {setting}.bootstrap_servers"
-    return f"no bootstrap server{brokers} answers"

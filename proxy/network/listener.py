@@ -53,6 +53,9 @@ class Dialler(Protocol):
     async def answers(self) -> bool:
         """See `headrace.proxy.network.upstream.Upstream.answers`."""
 
+    async def problem(self) -> str:
+        """See `headrace.proxy.network.upstream.Upstream.problem`."""
+
 
 @dataclass(slots=True, kw_only=True)
 class ListenerTls:

@@ -202,6 +202,22 @@ class Upstream:
             return True
         return False
 
+    async def problem(self) -> str:
+        """Return why clients could not be served now: no bootstrap server answers, or none accepts the proxy's login.
+
+        The empty string if they could be served. The log has the reason of a refused login.
+        """
+        if self._log_in is not None:
+            await self.refresh()
+            if self.reached:
+                return ""
+        servers = "no bootstrap server" + (
+            "" if self.setting == "upstream" else f" of {self.setting}.bootstrap_servers"
+        )
+        if not await self.answers():
+            return f"{servers} answers"
+        return "" if self._log_in is None else f"{servers} serves the proxy with its login {self.setting}.sasl"
+
     async def _dial_bootstrap(self, caller: _Caller = _PROXY) -> tuple[PlainSocket, Address]:
         servers = self.bootstrap_servers
         first, self._next = self._next, self._next + 1

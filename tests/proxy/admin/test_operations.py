@@ -33,10 +33,10 @@ class Brokers:
         self.answer = answer
         self.asked = 0
 
-    async def answers(self) -> bool:
+    async def problem(self) -> str:
         self.asked += 1
         await trio.sleep(ANSWER_S)
-        return self.answer
+        return "" if self.answer else f"no bootstrap server of {self.setting} answers"
 
 
 def listener(setting: str, brokers: Brokers) -> Listener:
@@ -61,8 +61,8 @@ class HangingDataPlane:
     ("first", "further", "reasons"),
     [
         (True, True, []),
-        (False, True, ["no bootstrap server answers"]),
-        (True, False, ["no bootstrap server of listeners.far.upstream.bootstrap_servers answers"]),
+        (False, True, ["no bootstrap server of upstream answers"]),
+        (True, False, ["no bootstrap server of listeners.far.upstream answers"]),
     ],
 )
 async def test_brokers_that_do_not_answer_are_named(
@@ -90,7 +90,7 @@ async def test_a_thread_of_the_data_plane_that_hangs_is_named(autojump_clock: Mo
         operations = Operations(shared, [])
         operations.serving = True
         assert operations.hanging == HANGING
-        assert await operations.not_ready() == [HANGING, "no bootstrap server answers"]
+        assert await operations.not_ready() == [HANGING, "no bootstrap server of upstream answers"]
         settings = Admin.model_validate({"listen": "127.0.0.1:0"})
         server = AdminServer(operations, Access(lambda: settings, None, AdminCounters()))
         probe = HttpRequest(
@@ -101,4 +101,4 @@ async def test_a_thread_of_the_data_plane_that_hangs_is_named(autojump_clock: Mo
         data_plane.watch.check([13, 1], 13.0)
         assert (await server.answer(probe)).status == 200
         assert operations.hanging == ""
-        assert await operations.not_ready() == ["no bootstrap server answers"]
+        assert await operations.not_ready() == ["no bootstrap server of upstream answers"]

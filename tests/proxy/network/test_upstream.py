@@ -15,6 +15,8 @@ from headrace.proxy.network.tls.contexts import client_context
 from headrace.proxy.network.tls.tls_socket import Session, TlsSocket
 from headrace.proxy.network.topology import Topology
 from headrace.proxy.network.upstream import _PROXY, Upstream, _Caller
+from headrace.proxy.wire.messages.codec import encode
+from headrace.quota_callbacks.api_keys import ApiKey
 from headrace.quota_callbacks.requests import Address
 from tests.faults.raw_client import RESET_ON_CLOSE
 
@@ -121,3 +123,31 @@ async def test_a_broker_that_closes_before_a_byte_of_tls_may_have_a_plaintext_li
         await upstream._opened(sock, address, _PROXY)
     settings = "listeners.inside.upstream.bootstrap_servers and listeners.inside.upstream.tls.enabled"
     assert str(caught.value).endswith(f"a plaintext listener closes like this: check {settings}")
+
+
+@pytest.mark.parametrize(
+    ("refused", "problem"), [(False, ""), (True, "no bootstrap server serves the proxy with its login upstream.sasl")]
+)
+async def test_a_login_that_the_brokers_refuse_is_a_problem(
+    refused: bool, problem: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Although they answer what needs no login."""
+
+    async def request(upstream: Upstream, api_key: ApiKey, *_: object) -> memoryview:
+        if api_key == ApiKey.METADATA and refused:
+            raise UpstreamFault("the proxy's login was refused")
+        broker = {"node_id": 0, "host": "broker", "port": 9092, "rack": None}
+        cluster = {"brokers": [broker], "cluster_id": "c", "controller_id": 0, "topics": []}
+        return memoryview(encode("MetadataResponse", 2, cluster) if api_key == ApiKey.METADATA else b"")
+
+    async def log_in(_: object) -> None:
+        raise AssertionError
+
+    monkeypatch.setattr(Upstream, "request", request)
+    topology = Topology(advertised_host="proxy", advertised_port=9192, node_ids=range(3))
+    servers = [Address(host="127.0.0.1", port=9092)]
+    upstream = Upstream(
+        bootstrap_servers=servers, topology=topology, connect_timeout_s=5, poller=Poller(), log_in=log_in
+    )
+    assert await upstream.problem() == problem
+    assert upstream.reached is not refused
