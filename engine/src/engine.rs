@@ -264,8 +264,10 @@ impl Engine {
 
     /// Returns the connections that have returned since the last call.
     pub fn returned(&mut self) -> Vec<Returned> {
-        self.shared.is_woken.store(false, Ordering::Release);
         let _ = read(&self.shared.wake, &mut [0_u8; 8]); // it is empty if nothing has returned
+        // After the read, or it could take the wake-up of a thread that comes between, and no other would follow; before
+        // the list, so that what a thread has added without a wake-up is in it.
+        self.shared.is_woken.swap(false, Ordering::AcqRel);
         let mut returned = std::mem::take(&mut *lock(&self.shared.returned));
         returned.retain(|(id, _)| self.forget(*id).is_some());
         for (id, rest) in &mut returned {
@@ -370,8 +372,10 @@ struct Worker {
     again: VecDeque<u64>,
     /// Connections that wait for a credit that is withdrawn.
     later: Vec<u64>,
-    /// Time in nanoseconds until they are tried again.
+    /// The pause in nanoseconds before they are tried again.
     later_ns: i64,
+    /// The monotonic time in nanoseconds from which they are tried again; of no use without any.
+    later_due_ns: i64,
     /// Connections with completed requests to hand over.
     completed: Vec<u64>,
     turns: u64,
@@ -392,6 +396,7 @@ impl Worker {
             again: VecDeque::new(),
             later: Vec::new(),
             later_ns: LATER_NS[0],
+            later_due_ns: 0,
             completed: Vec::new(),
             turns: 0,
         })
@@ -403,7 +408,10 @@ impl Worker {
             events.clear();
             let timeout = match (self.again.is_empty(), self.later.is_empty()) {
                 (false, _) => Some(Timespec { tv_sec: 0, tv_nsec: 0 }),
-                (true, false) => Some(Timespec { tv_sec: 0, tv_nsec: self.later_ns }),
+                (true, false) => {
+                    let wait_ns = self.later_due_ns - clock_ns(ClockId::Monotonic);
+                    Some(Timespec { tv_sec: 0, tv_nsec: wait_ns.clamp(0, LATER_NS[1]) })
+                }
                 (true, true) => None,
             };
             if let Err(error) = epoll::wait(&self.epoll, spare_capacity(&mut events), timeout.as_ref()) {
@@ -428,10 +436,13 @@ impl Worker {
                 let Some(id) = self.again.pop_front() else { break };
                 self.turn_again(id);
             }
-            for id in std::mem::take(&mut self.later) {
-                self.turn_again(id);
+            if !self.later.is_empty() && clock_ns(ClockId::Monotonic) >= self.later_due_ns {
+                for id in std::mem::take(&mut self.later) {
+                    self.turn_again(id);
+                }
+                self.later_ns = if self.later.is_empty() { LATER_NS[0] } else { LATER_NS[1].min(2 * self.later_ns) };
+                self.later_due_ns = clock_ns(ClockId::Monotonic) + self.later_ns;
             }
-            self.later_ns = if self.later.is_empty() { LATER_NS[0] } else { LATER_NS[1].min(2 * self.later_ns) };
             if is_woken && !self.obey() {
                 return;
             }
@@ -493,6 +504,9 @@ impl Worker {
             }
             Turn::Later => {
                 *is_queued = true;
+                if self.later.is_empty() {
+                    self.later_due_ns = self.place.now_ns + self.later_ns;
+                }
                 self.later.push(*id);
             }
             Turn::Return => {

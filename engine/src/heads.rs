@@ -68,7 +68,10 @@ fn read_request_fields<'t>(
     let (api_key, version) = (cursor.i16()?, cursor.i16()?);
     let row = table.get(api_key, version).ok_or(Stop::Malformed)?;
     let correlation_id = cursor.i32()?;
-    let name_bytes = usize::try_from(cursor.i16()?).map_err(|_| Stop::Malformed)?;
+    let name_bytes = match cursor.i16()? {
+        -1 => 0, // null is the same client id as an empty one
+        bytes => usize::try_from(bytes).map_err(|_| Stop::Malformed)?,
+    };
     if cursor.take(name_bytes)? != client_id {
         return Err(Stop::Malformed);
     }
@@ -209,6 +212,15 @@ mod tests {
             fetch_limits_at: None,
         };
         assert_eq!(head, expected);
+    }
+
+    #[test]
+    fn a_null_client_id_is_an_empty_one() {
+        let table = table();
+        let mut frame = request(0, 8, b"", &[0xff, 0xff, 0xff, 0xff]);
+        frame[12..14].fill(0xff);
+        assert!(read_request(&frame, &table, b"", 1000).is_ok());
+        assert_eq!(read_request(&frame, &table, b"client", 1000).err(), Some(Stop::Malformed));
     }
 
     #[test]

@@ -108,7 +108,13 @@ impl Meter {
         charges.sort_by_key(|charge| charge.0); // a thread may read the clock before another one, and charge after it
         account.credit = 0;
         account.is_withdrawn = false;
-        let credit = record(&charges)?;
+        let credit = match record(&charges) {
+            Ok(credit) => credit,
+            Err(error) => {
+                account.charges = charges; // the next call records them
+                return Err(error);
+            }
+        };
         account.is_withdrawn = credit.is_none();
         account.credit = credit.unwrap_or(0);
         Ok(())

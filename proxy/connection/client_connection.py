@@ -213,6 +213,7 @@ class ClientConnection:
             exchange.error = state.reason or "connection closed"
             abandon(state, exchange)
             state.completed(exchange)
+        state.shared.grant_credits()
         if self._opened:
             state.shared.hooks.connection_closed(state.info, state.reason)
 

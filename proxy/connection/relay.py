@@ -157,8 +157,7 @@ class Relay:
         began_ns = self.shared.thread_time.begin() if info.measure_thread_time else 0
         self.scan(end)
         sent = self.send_now()
-        if self.shared.data_plane is not None:
-            self.shared.data_plane.meters.grant()
+        self.shared.grant_credits()
         if began_ns:
             info.thread_ns += self.shared.thread_time.end(began_ns)
         return sent

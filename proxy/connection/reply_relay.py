@@ -112,6 +112,7 @@ class ReplyRelay(Relay):
                     await self._send()
                 if self._large is not None:
                     await self._edit_large(self._large)
+                self.shared.grant_credits()
         finally:
             self.close()
             state.holders.remove(self)

@@ -148,6 +148,7 @@ class RequestRelay(RequestForwarding):
                 return
             if state.requesting:
                 await self._send()
+                self.shared.grant_credits()
 
     def _step(self) -> bool:  # noqa: C901 -- on the path of every request
         """Read, scan and forward what can be forwarded without waiting.
@@ -477,6 +478,7 @@ class RequestRelay(RequestForwarding):
                 self._end_walk()
             else:
                 self._note_progress()
+            self.shared.grant_credits()
         elif moved == 0 and splice is not None and splice.ended:
             self._check_end()
         return moved

@@ -7,7 +7,6 @@ a bucket are recorded in one order; `MeterTable.grant` gives a new one afterward
 
 from __future__ import annotations
 
-import math
 from typing import TYPE_CHECKING, Final
 
 import structlog
@@ -24,7 +23,7 @@ if TYPE_CHECKING:
 log = structlog.get_logger("headrace.data_plane")
 
 UNLIMITED: Final = 2**62
-"""The credit of a bucket without a limit."""
+"""The credit of a bucket without a limit, or with one that is larger than the data plane can count."""
 
 ROUNDING_NS: Final = 1000
 """The part of a credit of thread time that is not granted: the rate adds percentages, the meter nanoseconds."""
@@ -78,12 +77,12 @@ class BucketMeter:
     def _record_and_grant(self, charges: list[tuple[int, int]]) -> int:
         self._record(charges)
         self._is_withdrawn = False
-        credit = self.bucket.credit(self._now_ms())
-        if credit == math.inf:
+        credit = self.bucket.credit(self._now_ms()) / self._unit
+        if credit >= UNLIMITED:
             return UNLIMITED
         if self._unit == 1.0:
-            return int(credit)
-        return max(0, int(credit / self._unit) - ROUNDING_NS)
+            return max(-1, int(credit))
+        return max(0, int(credit) - ROUNDING_NS)
 
     def _record_and_end(self, charges: list[tuple[int, int]]) -> int:
         self._record(charges)
@@ -110,9 +109,9 @@ class MeterTable:
         """Return the meter of ``bucket``, for one connection more."""
         meter = bucket.meter
         if not isinstance(meter, BucketMeter):
-            meter = bucket.meter = BucketMeter(self._engine, bucket, self._now_ms, self._withdrawn)
-            self._meters[meter.number] = meter
+            meter = BucketMeter(self._engine, bucket, self._now_ms, self._withdrawn)
             meter.collect()
+            self._meters[meter.number] = bucket.meter = meter
         meter.connections += 1
         return meter
 

@@ -153,6 +153,14 @@ class SharedState:
         self.clock: Callable[[], float] = trio.current_time
         """Returns monotonic seconds. The server sets it to the running loop's own clock, which is cheaper to call."""
 
+    def grant_credits(self) -> None:
+        """Give the native data plane new credits in place of those that decisions of this moment have withdrawn.
+
+        Call it before waiting for anything: until then, the threads put off what they would charge to these buckets.
+        """
+        if self.data_plane is not None:
+            self.data_plane.meters.grant()
+
     async def deliver_completed(self) -> None:
         """Deliver the sums of all requests that were completed until now to the plugins that get sums."""
         if self.data_plane is not None and self.hooks.completed.has_sums:

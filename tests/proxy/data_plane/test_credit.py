@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -21,6 +22,7 @@ from headrace.quota_callbacks.hookspecs import PluginContext
 from headrace.quota_callbacks.policies import EnforcementMode, Limit, QuotaPolicy
 from headrace.quota_callbacks.requests import PERCENT_PER_NS, Address, Connection, Request
 from headrace.quota_callbacks.verdicts import MAX_THROTTLE_MS
+from tests.proxy.data_plane.wire import needs_engine, new_engine
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -414,3 +416,23 @@ def test_a_bucket_with_a_meter_is_not_dropped() -> None:
     meters.give_back(meter)
     assert side.quotas.expire(10**9) == 1
     assert bucket.dropped
+
+
+@needs_engine
+@pytest.mark.parametrize("value", [2.0**63 - 1, 1e12, sys.float_info.max])
+@pytest.mark.parametrize("key", [BYTES, TIME])
+def test_a_credit_that_is_larger_than_the_data_plane_can_count(key: QuotaKey, value: float) -> None:
+    """Kafka allows these limits, and operators use the largest one for "no limit"."""
+    engine = new_engine()
+    try:
+        side = Side(key, Window())
+        side.change(limit(value, EnforcementMode.KAFKA, False, None, MAX_THROTTLE_MS))
+        meters = MeterTable(engine, lambda: 10**6)
+        bucket = side.bucket()
+        meter = meters.take(bucket)
+        side.bucket()  # a request that the control plane reads
+        meters.grant()
+        meters.give_back(meter)
+        assert bucket.meter is None
+    finally:
+        engine.stop()
