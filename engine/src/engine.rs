@@ -20,7 +20,7 @@ use crate::completions::{Collected, Counting, Wanted};
 use crate::connection::{Connection, Rest, Turn, Workplace};
 use crate::costs::Costs;
 use crate::meters::lock;
-use crate::sockets::{Pipes, READ_BYTES, TAIL_BYTES};
+use crate::sockets::{PipeLimit, Pipes, READ_BYTES, TAIL_BYTES};
 use crate::table::Table;
 
 /// The number of API keys that are counted.
@@ -170,6 +170,7 @@ pub struct Engine {
     pub requests: Arc<Vec<AtomicU64>>,
     /// Number of bytes that all connections hold (`Progress::held`).
     pub held: Arc<AtomicU64>,
+    pub pipes: Arc<PipeLimit>,
 }
 
 impl Engine {
@@ -194,6 +195,7 @@ impl Engine {
             collections: 0,
             requests,
             held: Arc::default(),
+            pipes: Arc::default(),
         };
         for number in 0..count {
             if let Err(error) = engine.start_thread(number, &table, wanted) {
@@ -215,7 +217,7 @@ impl Engine {
         let place = Workplace {
             table: Arc::clone(table),
             buffer: new_buffer(),
-            pipes: Pipes::default(),
+            pipes: Pipes::new(Arc::clone(&self.pipes)),
             requests: Arc::clone(&self.requests),
             counting: Counting::new(wanted.clone()),
             costs: Costs::default(),

@@ -385,6 +385,10 @@ impl PyEngine {
         value(&self.engine.held)
     }
 
+    fn limit_pipes(&self, most: usize) {
+        self.engine.pipes.most.store(most, Ordering::Relaxed);
+    }
+
     fn beats(&self) -> Vec<Option<u64>> {
         self.engine.beats()
     }

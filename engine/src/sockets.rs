@@ -1,5 +1,6 @@
 //! Non-blocking reads and writes of one direction, by copying or by `splice`, and the bytes that cannot be sent yet.
 
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
 use rustix::fd::{BorrowedFd, OwnedFd};
@@ -173,34 +174,74 @@ impl Socket {
     }
 }
 
+/// The number of open pipes of all threads, and the most that may be open, so that they leave descriptors for sockets.
+#[derive(Debug)]
+pub struct PipeLimit {
+    pub most: AtomicUsize,
+    open: AtomicUsize,
+}
+
+impl Default for PipeLimit {
+    fn default() -> Self {
+        PipeLimit { most: AtomicUsize::new(usize::MAX), open: AtomicUsize::new(0) }
+    }
+}
+
+/// A pipe's place among those that may be open.
+struct Place(Arc<PipeLimit>);
+
+impl Place {
+    /// Fails if as many are open as may be.
+    fn take(limit: &Arc<PipeLimit>) -> Result<Self, Errno> {
+        let place = Place(Arc::clone(limit)); // its drop undoes the count
+        let open = limit.open.fetch_add(1, Ordering::Relaxed);
+        if open < limit.most.load(Ordering::Relaxed) { Ok(place) } else { Err(Errno::MFILE) }
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        self.0.open.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
 /// A pipe, and the number of bytes in it.
 pub struct Pipe {
     reading: OwnedFd,
     writing: OwnedFd,
     capacity: usize,
     held: usize,
+    _place: Place,
 }
 
 /// The idle pipes of one thread.
-#[derive(Default)]
-pub struct Pipes(Vec<Pipe>);
+pub struct Pipes {
+    idle: Vec<Pipe>,
+    limit: Arc<PipeLimit>,
+}
 
 impl Pipes {
+    #[must_use]
+    pub fn new(limit: Arc<PipeLimit>) -> Self {
+        Pipes { idle: Vec::new(), limit }
+    }
+
     fn take(&mut self) -> Result<Pipe, Errno> {
-        if let Some(pipe) = self.0.pop() {
+        if let Some(pipe) = self.idle.pop() {
             return Ok(pipe);
         }
+        let place = Place::take(&self.limit)?;
         let (reading, writing) = pipe_with(PipeFlags::NONBLOCK | PipeFlags::CLOEXEC)?;
         let mut capacity = PIPE_BYTES;
         while capacity > READ_BYTES && fcntl_setpipe_size(&writing, capacity).is_err() {
             capacity /= 2; // above pipe-max-size, or above the user's limit of pages
         }
-        Ok(Pipe { reading, writing, capacity, held: 0 })
+        Ok(Pipe { reading, writing, capacity, held: 0, _place: place })
     }
 
     fn give_back(&mut self, pipe: Pipe) {
-        if pipe.held == 0 && self.0.len() < IDLE_PIPES {
-            self.0.push(pipe);
+        if pipe.held == 0 && self.idle.len() < IDLE_PIPES {
+            self.idle.push(pipe);
         }
     }
 }

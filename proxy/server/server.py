@@ -112,7 +112,7 @@ class Server:
         self._admission.on_full = self._admission.overload.on_pause = self._make_room
         self.shared.admission = self._admission
         self.shared.data_plane = create_data_plane(config, self.shared, self._now_ms)
-        self.shared.pipes.most = self._admission.overload.most_pipes
+        self._limit_pipes(self._admission.overload.most_pipes)
         check_at_start(config, hooks)
         self._collector = Collector()
         self._quotas = QuotasInForce(config, hooks, self._admission, upstream, self._collector)
@@ -172,6 +172,14 @@ class Server:
             self.shared.pipes.close()
             with trio.CancelScope(shield=True, deadline=trio.current_time() + CLOSE_TIMEOUT_S):  # exporters flush here
                 await trio.to_thread.run_sync(self.shared.hooks.close, abandon_on_cancel=True)
+
+    def _limit_pipes(self, most: int) -> None:
+        """Divide the pipes that may be open between the relays in Python and the native data plane."""
+        data_plane = self.shared.data_plane
+        if data_plane is not None:
+            data_plane.engine.limit_pipes(most - most // 2)
+            most //= 2
+        self.shared.pipes.most = most
 
     @property
     def reached(self) -> bool | None:

@@ -174,6 +174,10 @@ class Engine:
     def held(self) -> int:
         """Return how many bytes all connections hold: the sum of `Progress.held`."""
 
+    def limit_pipes(self, most: int) -> None:
+        """Let all threads together have at most ``most`` pipes open, which move large frames. Without a pipe, frames
+        are copied."""
+
     def beats(self) -> list[int | None]:
         """Wake the threads that have connections, and return how often each thread has executed commands until now.
 

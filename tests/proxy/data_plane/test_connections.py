@@ -6,6 +6,7 @@ import contextlib
 import errno
 import socket
 import struct
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -60,6 +61,43 @@ def test_large_frames_are_spliced(engine: Any) -> None:
         assert wire.received["client"].endswith(answer)
         spliced = wire.progress.bytes[4]
         assert 7 * MIB < spliced < len(asked) + len(answer)
+
+
+def test_deaf_clients_take_only_as_many_pipes_as_there_may_be() -> None:
+    """Further large replies are copied, so that descriptors are left for sockets."""
+    engine = new_engine(2)
+    engine.limit_pipes(2)
+    answer = fetched(1, 9 * MIB)
+    try:
+        with contextlib.ExitStack() as stack:
+            wires = [stack.enter_context(Wire(engine)) for _ in range(6)]
+            opened = descriptors()
+            left = [begun_reply(wire, answer) for wire in wires]
+            assert opened < descriptors() <= opened + 2 * 2
+            for wire, rest in zip(wires, left, strict=True):
+                wire.reads = {"client", "broker"}
+                wire.send("broker", rest)
+                wire.until(lambda wire=wire: len(wire.received["client"]) == len(answer))  # type: ignore[misc]
+                assert wire.received["client"] == answer
+    finally:
+        engine.stop()
+
+
+def begun_reply(wire: Wire, answer: bytes) -> bytes:
+    """Let the broker send as much of a reply as the system accepts while the client does not read; return the rest."""
+    wire.reads = {"broker"}
+    wire.send("client", request(ApiKey.FETCH, 12, 1, max_bytes=MIB))
+    wire.until(lambda: wire.progress.in_flight == 1)
+    at = wire.broker.send(answer)
+    wire.until(lambda: wire.progress.bytes[4] > 0 or wire.progress.held > 0)  # a pipe, or memory, has a part of it
+    with contextlib.suppress(BlockingIOError):
+        while at < len(answer):
+            at += wire.broker.send(answer[at:])
+    return answer[at:]
+
+
+def descriptors() -> int:
+    return len(list(Path("/dev/fd").iterdir()))
 
 
 def test_a_client_that_does_not_read_stops_the_broker_and_not_for_ever(engine: Any) -> None:
