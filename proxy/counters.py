@@ -28,6 +28,7 @@ class Counters:
         "denied",
         "errors",
         "hints_hidden",
+        "logins_refused",
         "lookups",
         "observed",
         "refused",
@@ -57,6 +58,8 @@ class Counters:
         """TLS handshakes with clients that succeeded and resumed no session."""
         self.tls_handshakes_resumed = 0
         self.tls_handshakes_failed = 0
+        self.logins_refused: defaultdict[str, int] = defaultdict(int)
+        """SASL logins of clients that the proxy or a broker has refused, by mechanism."""
         self.requests: defaultdict[int, int] = defaultdict(int)
         """Requests received, by API key."""
         self.bytes_from_clients = 0

@@ -141,6 +141,12 @@ class MetricsPage:
             counters.errors,
         )
         yield _by_api("requests", "Total number of requests read from clients, by API.", counters.requests)
+        yield _labelled(
+            "logins_refused",
+            "Total number of SASL logins of clients that the proxy or a broker has refused, by mechanism.",
+            "mechanism",
+            counters.logins_refused,
+        )
 
     def _tls_metrics(self) -> Iterator[Metric]:
         counters = self._shared.counters

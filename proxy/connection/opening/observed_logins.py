@@ -13,7 +13,7 @@ from headrace.proxy.connection.enforcement import enforce_on_request
 from headrace.proxy.connection.opening.token_logins import token_accepted
 from headrace.proxy.connection.opening.user_admission import admit_user
 from headrace.proxy.connection.state.authentication import Authentication
-from headrace.proxy.connection.state.refused_logins import log_refused_login
+from headrace.proxy.connection.state.refused_logins import note_refused_login
 from headrace.proxy.connection.state.reply_actions import Observe, PassToken
 from headrace.proxy.wire.headerless_tokens import handshake_mechanism
 from headrace.quota_callbacks.api_keys import ApiKey
@@ -61,7 +61,7 @@ def _authentication_of(state: ConnectionState) -> Authentication:
             state.info,
             state.shared.hooks,
             state.note_sasl,
-            partial(log_refused_login, state),
+            partial(note_refused_login, state),
             partial(admit_user, state),
             partial(token_accepted, state),
             state.limits.max_handshake_bytes,

@@ -10,11 +10,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+import trio
+
 from headrace.proxy.connection.enforcement import enforce_on_reply
 from headrace.proxy.connection.opening.client_users import proved_user
 from headrace.proxy.connection.opening.user_admission import admit_user
 from headrace.proxy.connection.refusals import answer
-from headrace.proxy.connection.state.refused_logins import log_refused_login
+from headrace.proxy.connection.state.refused_logins import note_refused_login
 from headrace.proxy.errors import ClientFault
 from headrace.proxy.hooks.calls.users import UserRefused
 from headrace.proxy.wire.headerless_tokens import handshake_mechanism
@@ -34,6 +36,9 @@ if TYPE_CHECKING:
     from headrace.proxy.connection.state.thread_time import Stopwatch
     from headrace.quota_callbacks.sasl import ServerExchange
 
+REFUSAL_DELAY_S: Final = 0.1
+"""How long the answer to a refused login waits, so that guesses take time: Kafka's default of
+``connection.failed.authentication.delay.ms``."""
 NOT_SERVED: Final = "Authentication failed: the credentials are valid, but their user is not served here"
 """The message for a client whose login is valid, but which a plugin refuses, or which has no identity at the
 brokers."""
@@ -62,7 +67,7 @@ def _answer_handshake(state: ConnectionState, sasl: ClientSasl, exchange: Exchan
     mechanism, now_s = handshake_mechanism(body), state.shared.clock()
     if sasl.exchange is not None:  # as a broker; otherwise one connection could try any number of tokens
         reason = "ILLEGAL_SASL_STATE: a SaslHandshake in the middle of an authentication"
-        log_refused_login(state, sasl.mechanism, None, reason)
+        note_refused_login(state, sasl.mechanism, None, reason)
         _reply_to_handshake(state, exchange, ErrorCode.ILLEGAL_SASL_STATE, ())
         state.begin_drain()
         return
@@ -75,7 +80,7 @@ def _answer_handshake(state: ConnectionState, sasl: ClientSasl, exchange: Exchan
         offered = ", ".join(sasl.mechanisms)
         setting = f"{state.listener.setting}.sasl.mechanisms"
         reason = "no plugin has it" if mechanism in sasl.mechanisms else f"{setting} = {offered}"
-        log_refused_login(state, bounded_name(mechanism), None, f"UNSUPPORTED_SASL_MECHANISM: {reason}")
+        note_refused_login(state, bounded_name(mechanism), None, f"UNSUPPORTED_SASL_MECHANISM: {reason}")
         _reply_to_handshake(state, exchange, ErrorCode.UNSUPPORTED_SASL_MECHANISM, sasl.mechanisms)
         state.begin_drain()
         return
@@ -95,22 +100,25 @@ async def _answer_token(
         _reply_to_token(state, exchange, ErrorCode.ILLEGAL_SASL_STATE, message)
         return
     exchange.authenticating = True
+    refusal: tuple[str | None, str, str | None]
     try:
         step = await _respond(state, sasl.plugin, sasl.exchange, token, watch)
         lifetime_s = _complete(state, sasl, step) if step.principal is not None else None
     except UserRefused as refused:
-        _refuse(state, sasl, exchange, refused.user, str(refused), NOT_SERVED)
-        return
+        refusal = (refused.user, str(refused), NOT_SERVED)
     except SaslRefused as refused:
-        _refuse(state, sasl, exchange, refused.user, str(refused))
-        return
+        refusal = (refused.user, str(refused), None)
     except BaseException as error:  # noqa: ASYNC103, BLE001 -- code of a plugin
         state.shared.hooks.sasl.server_failed(sasl.plugin, error)
-        _refuse(state, sasl, exchange, None, f"the plugin {sasl.plugin} failed")
-        return  # noqa: ASYNC104
-    if step.principal is not None:
-        admit_user(state)
-    _reply_to_token(state, exchange, 0, None, step.answer, lifetime_s)
+        refusal = (None, f"the plugin {sasl.plugin} failed", None)
+    else:
+        if step.principal is not None:
+            admit_user(state)
+        _reply_to_token(state, exchange, 0, None, step.answer, lifetime_s)
+        return
+    with watch.paused():
+        await trio.sleep(REFUSAL_DELAY_S)
+    _refuse(state, sasl, exchange, *refusal)
 
 
 async def _respond(
@@ -143,7 +151,7 @@ def _refuse(
     exchange: Exchange,
     user: str | None,
     reason: str,
-    message: str | None = None,
+    message: str | None,
 ) -> None:
     """Refuse the login and close the connection once the client has the answer.
 
@@ -151,7 +159,7 @@ def _refuse(
     """
     sasl.failed()
     state.info.authenticating = False
-    log_refused_login(state, sasl.mechanism, user, f"SASL_AUTHENTICATION_FAILED: {reason}")
+    note_refused_login(state, sasl.mechanism, user, f"SASL_AUTHENTICATION_FAILED: {reason}")
     if not exchange.is_token:
         _reply_to_token(
             state, exchange, ErrorCode.SASL_AUTHENTICATION_FAILED, message or _invalid_credentials(sasl.mechanism)

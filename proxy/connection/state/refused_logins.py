@@ -1,8 +1,8 @@
-"""The log line about a SASL login that the broker, or the proxy itself, has refused."""
+"""SASL logins that the broker, or the proxy itself, has refused: counted, and logged."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import structlog
 
@@ -11,10 +11,18 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger("headrace.connection")
 
+KAFKAS_MECHANISMS: Final = frozenset({"PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER", "GSSAPI"})
+OTHER: Final = "other"
+"""Stands for all other mechanisms in the counter, since clients can invent any number of them."""
 
-def log_refused_login(state: ConnectionState, mechanism: str, user: str | None, reason: str) -> None:
-    """Log a refused login, as a warning at most once a minute for each host. ``user`` is the name that was given."""
+
+def note_refused_login(state: ConnectionState, mechanism: str, user: str | None, reason: str) -> None:
+    """Count a refused login, and log it, as a warning at most once a minute for each host.
+
+    ``user`` is the name that was given.
+    """
     info = state.info
+    state.shared.counters.logins_refused[mechanism if mechanism in KAFKAS_MECHANISMS else OTHER] += 1
     left_out = state.shared.repeated.due("login", info.peer.host)
     fields = {
         "peer": str(info.peer),

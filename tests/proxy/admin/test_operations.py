@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -52,6 +53,7 @@ class HangingDataPlane:
     """A data plane whose second thread has not answered for 12 seconds."""
 
     def __init__(self) -> None:
+        self.meters = SimpleNamespace(grant=lambda: None)
         self.watch = ThreadWatch(2)
         for second in range(13):
             self.watch.check([second, 0], float(second))

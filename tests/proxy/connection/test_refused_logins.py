@@ -69,6 +69,7 @@ async def test_an_error_reply(
                 fields = {"error_code": error, "error_message": MESSAGE if error else None, "auth_bytes": answer}
                 asked, answered = request(AUTHENTICATE, 2, 2, auth_bytes=token), reply(AUTHENTICATE, 2, 2, **fields)
                 assert await book.round_trip(asked, answered) == answered
+            assert book.shared.counters.logins_refused == {mechanism: 1}
     [line] = logged(lines, "login refused")
     assert line["log_level"] == "warning"
     assert (line["mechanism"], line["user"]) == (mechanism, user)

@@ -9,8 +9,10 @@ import math
 from typing import TYPE_CHECKING
 
 import pytest
+import trio
 from structlog.testing import capture_logs
 
+from headrace.proxy.connection.opening.sasl_termination import REFUSAL_DELAY_S
 from headrace.proxy.connection.state.client_sasl import MAX_LIFETIME_S
 from headrace.proxy.connection.state.shared_state import Limits
 from headrace.quota_callbacks.entities import ANONYMOUS
@@ -88,8 +90,11 @@ async def test_a_refused_token_is_not_answered(autojump_clock: MockClock) -> Non
     async with open_book(plugins=PLUGINS, sasl=TERMINATING) as book:
         await shake(book)
         with capture_logs() as lines:
+            began_s = trio.current_time()
             await book.client.sends(framed(MALLORY))
             await book.client.receives_the_end()
+        assert trio.current_time() - began_s == pytest.approx(REFUSAL_DELAY_S)
+        assert book.shared.counters.logins_refused == {"other": 1}
         [line] = [each for each in lines if each["event"] == "login refused"]
         assert (line["user"], line["mechanism"]) == ("mallory", MECHANISM)
         assert book.connection.info.user == ANONYMOUS
