@@ -29,7 +29,7 @@ class UserDirectory:
     def __init__(self, path: str) -> None:
         """Read the file; blocks. Raises `UserFileError`."""
         self._path = path
-        file = UserFile.open(path)
+        file = UserFile.open(path, to_read=True)
         try:
             self._version = file.version()
             self.known = file.known_users()
@@ -77,7 +77,7 @@ class UserDirectory:
             self._file.close()
             self._file = None
         if self._file is None:
-            self._file = UserFile.open(self._path)
+            self._file = UserFile.open(self._path, to_read=True)
         elif self._file.version() == self._version:
             return
         self._version = self._file.version()  # before reading, so that no later change is overlooked

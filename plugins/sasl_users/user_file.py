@@ -7,9 +7,11 @@ reads then needs no right to write.
 
 from __future__ import annotations
 
+import errno
 import os
 import secrets
 import sqlite3
+import stat
 import threading
 import time
 from contextlib import contextmanager, suppress
@@ -74,13 +76,19 @@ class UserFile:
         self._identity = identity
 
     @classmethod
-    def open(cls, path: str, *, create: bool = False, dry: bool = False) -> Self:
-        """Open the file; with ``create``, create it if it is missing. With ``dry``, change nothing about it."""
+    def open(cls, path: str, *, create: bool = False, dry: bool = False, to_read: bool = False) -> Self:
+        """Open the file; with ``create``, create it if it is missing. With ``dry``, change nothing about it.
+
+        With ``to_read``, it may also be a file that was mounted for this process, such as a Secret of Kubernetes: a
+        symbolic link, or a file of root. Nothing is changed about it then.
+        """
         with _reported(path):
-            if not dry:
+            is_mounted = to_read and _is_mounted(path)
+            if not dry and not is_mounted:
                 _prepare(path, create=create)
             identity = _identity(path)
-            uri = f"file:{quote(os.path.abspath(path))}?mode={'ro' if dry else 'rw'}"  # noqa: PTH100 -- keeps links
+            mode = "ro" if dry or is_mounted else "rw"
+            uri = f"file:{quote(os.path.abspath(path))}?mode={mode}"  # noqa: PTH100 -- keeps links
             database = sqlite3.connect(
                 uri, uri=True, timeout=LOCK_WAIT_S, isolation_level=None, check_same_thread=False
             )
@@ -203,6 +211,18 @@ def _prepare(path: str, *, create: bool) -> None:
     make_private(path)
     with suppress(FileNotFoundError):
         make_private(f"{path}-journal")
+
+
+def _is_mounted(path: str) -> bool:
+    """Return whether the file is a link to one of root or of this user, or belongs to root and not to this user.
+
+    Raises `OSError` if other users may write it.
+    """
+    status = os.stat(path)  # noqa: PTH116 -- a str
+    is_mounted = status.st_uid in (0, os.geteuid()) and (os.path.islink(path) or status.st_uid != os.geteuid())  # noqa: PTH114
+    if is_mounted and status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+        raise OSError(errno.EPERM, "other users may write it, which could add users: run chmod go-w on it", path)
+    return is_mounted
 
 
 def _identity(path: str) -> tuple[int, int]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sqlite3
 import subprocess
 import sys
@@ -118,3 +119,42 @@ def test_closing_ends_the_thread_at_once(users: UserDirectory, monkeypatch: pyte
     users.close()
     users.close()
     assert not any(each.name == "headrace-users" for each in threading.enumerate())
+
+
+def test_a_secret_of_kubernetes_is_followed_and_not_changed(tmp_path: Path) -> None:
+    """It is mounted by links, and replaced by changing one of them."""
+    folders = []
+    for version, users in (("..1", {"alice": "a"}), ("..2", {"bob": "b"})):
+        (tmp_path / version).mkdir()
+        write_users(tmp_path / version / "users.db", **users)
+        (tmp_path / version / "users.db").chmod(0o444)
+        folders.append(tmp_path / version)
+    (tmp_path / "..data").symlink_to("..1")
+    (tmp_path / "users.db").symlink_to("..data/users.db")
+    users_there = UserDirectory(str(tmp_path / "users.db"))
+    with closing(users_there):
+        assert len(users_there.known) == 1
+        known = users_there.known
+        users_there.refresh()
+        assert users_there.known is known
+        (tmp_path / "next").symlink_to("..2")
+        (tmp_path / "next").rename(tmp_path / "..data")
+        users_there.refresh()
+        assert users_there.known is not known
+        assert users_there.failures == 0
+    for folder in folders:
+        assert (folder / "users.db").stat().st_mode & 0o777 == 0o444
+        assert [each.name for each in folder.iterdir()] == ["users.db"]
+
+
+def test_a_file_of_root_is_read_unless_others_may_write_it(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    if path.stat().st_uid != 0:
+        pytest.skip("only root makes files of root")
+    monkeypatch.setattr(os, "geteuid", lambda: 65532)
+    path.chmod(0o440)
+    with closing(UserDirectory(str(path))) as users:
+        assert len(users.known) == 2
+    assert path.stat().st_mode & 0o777 == 0o440
+    path.chmod(0o460)
+    with pytest.raises(UserFileError, match="other users may write it, which could add users: run chmod go-w on it"):
+        UserDirectory(str(path))
