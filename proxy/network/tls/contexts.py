@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import ssl
 import threading
+import time
 from datetime import date, datetime, timedelta
 from typing import TYPE_CHECKING, Final
 
@@ -47,6 +48,9 @@ _CLIENT_CERTIFICATES: Final = {
     ClientCertificates.REQUESTED: ssl.CERT_OPTIONAL,
     ClientCertificates.REQUIRED: ssl.CERT_REQUIRED,
 }
+KEYS_S: Final = 86_400.0
+"""Time for which the keys that protect sessions are used: OpenSSL makes new ones for each context, and never otherwise
+(RFC 9325, section 3.4)."""
 _TICKETS: Final = 1
 """Session tickets for each full handshake of TLS 1.3. A client reconnects with one; OpenSSL's default is two."""
 
@@ -74,6 +78,7 @@ class TlsContext:
         self._files = files
         self._create = create
         self._state = state_of(files)
+        self._created_s = time.monotonic()
         self._lock = threading.Lock()
         self._failed: str | None = None
         self._warned_on: date | None = None
@@ -114,10 +119,14 @@ class TlsContext:
         log.warning(problem, table=self.setting, certificate=str(self.identity), file=self.identity.file)
 
     def reload_if_changed(self) -> bool:
-        """Create the context again if one of the files has changed; return whether it was replaced. Blocks."""
+        """Create the context again if one of the files has changed, or after `KEYS_S`; return whether it was replaced.
+
+        Blocks.
+        """
         with self._lock:
             state = state_of(self._files)
-            if state == self._state:
+            is_new = state != self._state
+            if not is_new and time.monotonic() - self._created_s < KEYS_S:
                 return False
             try:
                 context, identity, create_rustls = self._create()
@@ -129,10 +138,11 @@ class TlsContext:
                     self._failed = reason
                     log.error("the new TLS files cannot be used; the old ones stay in use", reason=reason)  # noqa: TRY400
                 return False
-            self._state, self._failed = state, None
+            self._state, self._failed, self._created_s = state, None, time.monotonic()
             self.current, self.identity, self._create_rustls = context, identity, create_rustls
             self._use(config)
-        log.info("TLS files loaded again", table=self.setting, certificate=str(identity) if identity else None)
+        if is_new:
+            log.info("TLS files loaded again", table=self.setting, certificate=str(identity) if identity else None)
         return True
 
 

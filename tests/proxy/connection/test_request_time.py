@@ -240,7 +240,9 @@ async def test_the_time_that_a_thread_of_the_data_plane_has_not_charged_is_added
     progress = SimpleNamespace(requests=1, bytes=(0, 0, 0, 0, 0), hints=0, active_ns=0)
     rest = SimpleNamespace(completed=([], []), thread_ns=7, in_flight=[])
     async with open_book() as book:
-        book.shared.data_plane = cast("Any", SimpleNamespace(take_back=lambda _: rest, meters=SimpleNamespace(grant=list)))
+        book.shared.data_plane = cast(
+            "Any", SimpleNamespace(take_back=lambda _: rest, meters=SimpleNamespace(grant=list))
+        )
         relay = NativeRelay(book.connection, cast("Any", None), cast("Any", None))
         relay._progress = cast("Any", progress)
         book.connection.info.thread_ns = 5

@@ -289,6 +289,21 @@ def test_replaced_files_are_used_by_the_next_handshakes(tmp_path: Path) -> None:
     assert context.identity.serial != identity.serial
 
 
+def test_the_keys_of_sessions_are_replaced_after_a_time(
+    certificate: Certificate, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    context = listening(certificate_file=str(certificate.keystore_file))
+    before, identity = context.current, context.identity
+    monkeypatch.setattr(contexts, "KEYS_S", 0.0)
+    with capture_logs() as lines:
+        assert context.reload_if_changed()
+    assert context.current is not before
+    assert context.identity == identity
+    assert not lines
+    monkeypatch.undo()
+    assert not context.reload_if_changed()
+
+
 def test_a_secret_of_kubernetes_is_replaced_by_a_symbolic_link(tmp_path: Path) -> None:
     """The kubelet writes all files of a Secret into a new folder, and renames one link: ``..data``."""
     mounted = tmp_path / "mounted"
