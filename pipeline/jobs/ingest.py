@@ -80,7 +80,9 @@ def command(
     if source is None:
         check_input("--lake", lake)
     check_input("--from-files", folder)
-    session = start_session("ingest", spark, lake, kafka=bootstrap_servers is not None)
+    kafka_is_read = bootstrap_servers is not None
+    reads = None if follow is not None or kafka_is_read else folder or lake
+    session = start_session("ingest", spark, lake, kafka=kafka_is_read, reads=reads)
     ingest = Ingest(Lake(session, lake), None if accept_late else watermark, report_progress)
     with _stopping_on_signals(ingest):
         outcome = ingest.retry_quarantined() if source is None else ingest.run(source, follow_s=follow)

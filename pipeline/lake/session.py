@@ -10,6 +10,7 @@ import re
 import shutil
 import subprocess
 import sys
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -33,6 +34,21 @@ LOCAL_LOG_PARTITIONS: Final = 2
 """Number of partitions of a table's list of files. Delta Lake's default of 50 is meant for clusters, too."""
 LOCAL_LISTING_TASKS: Final = 8
 """Number of tasks that list folders. With Spark's default of up to 10,000, retain takes minutes for a hundred files."""
+
+LITTLE_BYTES: Final = 2 * 2**20
+"""The size of lake and input up to which a session on this machine has the settings `LITTLE_DATA`."""
+LITTLE_DATA: Final = {
+    # One collector thread and only the quick compiler: a start takes half the processor time, and much data longer.
+    "spark.driver.defaultJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+    "spark.sql.shuffle.partitions": "2",
+    "spark.databricks.delta.snapshotPartitions": "1",
+    # What pays for millions of rows costs a small plan more than it saves.
+    "spark.sql.adaptive.enabled": "false",
+    "spark.sql.codegen.wholeStage": "false",
+    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+    "spark.sql.constraintPropagation.enabled": "false",
+}
+"""Settings with which a job for some thousand records takes half the processor time."""
 
 _SUBMITTED: Final = "PYSPARK_GATEWAY_PORT"
 """Set by spark-submit, which has started the JVM before it runs the job."""
@@ -64,9 +80,14 @@ class SparkOptions:
     """Further settings of Spark; they override those made here."""
 
 
-def start_session(job: str, options: SparkOptions, lake: str = "", *, kafka: bool = False) -> SparkSession:
+def start_session(
+    job: str, options: SparkOptions, lake: str = "", *, kafka: bool = False, reads: str | None = None
+) -> SparkSession:
     """Start a session for ``job``, with the client of the store that has the ``lake``, and with the Kafka connector if
     ``kafka`` is true. Raises `PipelineError`.
+
+    ``reads`` is the folder that the job reads, if it is not more than that: with little data there and in the lake, a
+    session on this machine has the settings `LITTLE_DATA`.
     """
     submitted = _SUBMITTED in os.environ
     if submitted and options.packages:
@@ -84,7 +105,8 @@ def start_session(job: str, options: SparkOptions, lake: str = "", *, kafka: boo
     settings = dict(_SETTINGS)
     if not submitted:
         needed = [S3_CLIENT] if lake.startswith("s3a://") else []
-        settings.update(_settings_of_new_jvm(options, needed + [KAFKA_CONNECTOR] * kafka))
+        is_little = reads is not None and is_at_most(LITTLE_BYTES, reads, lake)
+        settings.update(_settings_of_new_jvm(options, needed + [KAFKA_CONNECTOR] * kafka, is_little=is_little))
     elif options.master:
         settings["spark.master"] = options.master
     builder = SparkSession.builder.appName(f"headrace-{job}")
@@ -104,7 +126,23 @@ def _has_delta_lake(session: SparkSession) -> bool:
     return bool(loader.classIsLoadable("io.delta.sql.DeltaSparkSessionExtension"))
 
 
-def _settings_of_new_jvm(options: SparkOptions, needed: Sequence[str]) -> dict[str, str]:
+def is_at_most(size: int, *folders: str) -> bool:
+    """Return whether these folders, of which some may be missing, are on this machine, and the files in them have at
+    most ``size`` bytes together. Stops reading the folders at that size."""
+    total = 0
+    for folder in folders:
+        local = folder.removeprefix("file://").removeprefix("file:")
+        if "://" in local:
+            return False
+        for file in Path(local).rglob("*"):
+            with suppress(OSError):
+                total += file.stat().st_size
+            if total > size:
+                return False
+    return True
+
+
+def _settings_of_new_jvm(options: SparkOptions, needed: Sequence[str], *, is_little: bool) -> dict[str, str]:
     """Return the settings of a JVM that the session starts, with the ``needed`` jars besides those of Delta Lake.
 
     Sets PYSPARK_PYTHON for Spark on this machine.
@@ -122,6 +160,7 @@ def _settings_of_new_jvm(options: SparkOptions, needed: Sequence[str]) -> dict[s
         settings["spark.sql.sources.parallelPartitionDiscovery.parallelism"] = str(LOCAL_LISTING_TASKS)
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # Spark would use the first Python on the PATH
         settings["spark.driver.host"] = settings["spark.driver.bindAddress"] = "127.0.0.1"
+        settings |= LITTLE_DATA if is_little else {}
     packages = options.packages or ""
     coordinates = [] if _artifact(DELTA_LAKE) in packages else [DELTA_LAKE]
     if packages:

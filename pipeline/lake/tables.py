@@ -386,7 +386,7 @@ def open_lake(job: str, options: SparkOptions, root: str, *, kafka: bool = False
     If a local lake does not exist, the error is raised before Spark is started. With ``kafka``, Spark has its Kafka
     connector.
     """
-    if is_missing(root) or not exists(spark := start_session(job, options, root, kafka=kafka), root):
+    if is_missing(root) or not exists(spark := start_session(job, options, root, kafka=kafka, reads=root), root):
         raise InputError(f"--lake {root} does not exist; headrace pipeline ingest creates it")
     return Lake(spark, root)
 

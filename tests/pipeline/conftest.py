@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 import pytest
 
-from headrace.pipeline.lake.session import SparkOptions, start_session
+from headrace.pipeline.lake.session import LITTLE_DATA, SparkOptions, start_session
 from headrace.pipeline.lake.tables import Lake
 from testbed.kafka.cluster import KafkaCluster
 from tests.shared_cluster import NOT_FENCED, FirstBroker
@@ -19,19 +19,13 @@ if TYPE_CHECKING:
 
 
 FEW_ROWS: Final = {
+    **LITTLE_DATA,
     "spark.driver.memory": "2g",
-    "spark.sql.shuffle.partitions": "2",
-    # Tests have thousands of small plans: what pays for millions of rows costs them more than it saves.
-    "spark.sql.adaptive.enabled": "false",
-    "spark.sql.codegen.wholeStage": "false",
-    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
-    "spark.sql.constraintPropagation.enabled": "false",
     # A commit of Delta Lake takes four times the time of a file of Parquet, and a third less with these.
-    "spark.databricks.delta.snapshotPartitions": "1",
     "spark.databricks.delta.writeChecksumFile.enabled": "false",
     "spark.databricks.delta.stats.collect": "false",
     # Hours and days are those of UTC, also where the machine has another time zone, with half hours.
-    "spark.driver.defaultJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Duser.timezone=Asia/Kolkata",
+    "spark.driver.defaultJavaOptions": LITTLE_DATA["spark.driver.defaultJavaOptions"] + " -Duser.timezone=Asia/Kolkata",
 }
 
 
