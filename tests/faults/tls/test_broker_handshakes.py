@@ -68,13 +68,17 @@ def broker_contexts(
 
 @contextmanager
 def proxy_before(
-    broker: TlsBroker, authority: Authority, folder: Path, timeout_s: float = TIMEOUT_S
+    broker: TlsBroker,
+    authority: Authority,
+    folder: Path,
+    timeout_s: float = TIMEOUT_S,
+    data_plane: str = "auto",
 ) -> Iterator[ProxyProcess]:
     password = folder / "password"
     password.write_text("secret-of-the-proxy", encoding="ascii")
     own = authority.client_certificate("CN=proxy")
     config = (
-        f'[upstream]\nconnect_timeout = "{timeout_s}s"\nreply_timeout = "{timeout_s}s"\n'
+        f'data_plane = "{data_plane}"\n[upstream]\nconnect_timeout = "{timeout_s}s"\nreply_timeout = "{timeout_s}s"\n'
         f'[upstream.tls]\nenabled = true\nca_file = "{authority.ca_file}"\ncertificate_file = "{own.keystore_file}"\n'
         f'[upstream.sasl]\nmechanism = "PLAIN"\nuser = "proxy"\npassword = {{ file = "{password}" }}\n'
         f'[limits]\nlogin_timeout = "{LOGIN_TIMEOUT_S}s"\nmax_connection_rate_per_ip = 0\nmax_connection_rate = 0\n'
@@ -150,11 +154,16 @@ def test_faults_at_some_bytes(
 
 
 @pytest.mark.exhaustive
+@pytest.mark.parametrize("data_plane", ["auto", "python"])
 @pytest.mark.parametrize("version", VERSIONS, ids=lambda version: version.name)
 def test_faults_at_every_fourth_byte(
-    authority: Authority, tmp_path: Path, version: ssl.TLSVersion, rng: random.Random
+    authority: Authority, tmp_path: Path, version: ssl.TLSVersion, data_plane: str, rng: random.Random
 ) -> None:
-    with TlsBroker(broker_contexts(authority, version)) as broker, proxy_before(broker, authority, tmp_path) as proxy:
+    """By rustls, where the native data plane is installed, and by OpenSSL."""
+    with (
+        TlsBroker(broker_contexts(authority, version)) as broker,
+        proxy_before(broker, authority, tmp_path, data_plane=data_plane) as proxy,
+    ):
         size = flight_bytes(proxy, broker) - 20
         for kind in Kind:
             run_faults(proxy, broker, every([kind], range(rng.randrange(4), size, 4)))
