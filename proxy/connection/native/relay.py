@@ -21,6 +21,7 @@ from headrace.proxy.connection.state.timeouts import (
     end_abandoned,
     end_unanswered,
     is_abandoned,
+    is_old,
 )
 from headrace.proxy.network.held_bytes import held
 from headrace.proxy.wire.errors import MalformedFrame
@@ -150,7 +151,7 @@ class NativeRelay:
             and state.mute.until_s <= now_s
             and not state.info.authenticating
             and not state.shared.authorizes
-            and not state.shared.limits.max_connection_age_s
+            and not is_old(state, now_s)
             and (state.authentication is None or state.authentication.tokens is None)
             and not state.requesting
             and not state.replying
@@ -268,9 +269,7 @@ class NativeRelay:
                 end_abandoned(state)
             elif self._is_stuck(progress, now_s):
                 end_unanswered(state)
-            elif now_s - state.last_active_s > self._longest_quiet_s(progress) or (
-                state.shared.limits.max_connection_age_s
-            ):
+            elif now_s - state.last_active_s > self._longest_quiet_s(progress) or is_old(state, now_s):
                 self.recall()
 
     def note_held(self) -> int:

@@ -187,6 +187,11 @@ def age_of_end_s(state: ConnectionState) -> float:
     return state.shared.limits.max_connection_age_s * (1 - AGE_JITTER * state.jitter)
 
 
+def is_old(state: ConnectionState, now_s: float) -> bool:
+    """Return whether the connection is to be ended at a moment at which the client loses nothing."""
+    return state.shared.limits.max_connection_age_s > 0 and now_s - state.opened_s >= age_of_end_s(state)
+
+
 def end_if_old(state: ConnectionState, now_s: float) -> None:
     """End the connection if it is older than ``limits.max_connection_age`` and the client loses nothing by that."""
     old_s = now_s - state.opened_s - age_of_end_s(state)

@@ -203,6 +203,15 @@ def test_a_lowered_quota_applies_to_a_native_connection(kafka: FirstBroker, topi
         assert produce(client, topic).throttle_ms > 300_000  # 21 requests of 20 kB are twice what ten minutes permit
 
 
+def test_a_connection_is_native_until_it_is_old(broker: FakeBroker) -> None:
+    with proxy_of(broker.address, '[limits]\nmax_connection_age = "3s"\n') as proxy, RawClient(proxy.port) as client:
+        become_native(proxy, client)
+        assert client.rest() == b"", "it ends in an orderly way"
+        wait_until(lambda: proxy.metric("headrace_connections_aged_total") == 1, "it is counted")
+        assert series(proxy, 'headrace_native_returns_total{reason="recalled"}') == 1
+        assert proxy.metric("headrace_errors_total") == 0
+
+
 def test_a_killed_broker_ends_the_connection(proxy: ProxyProcess) -> None:
     with RawClient(proxy.port, client_id="killed") as client:
         beat(client, 10)
