@@ -11,6 +11,7 @@ from click.testing import CliRunner
 
 from headrace.pipeline.cli import pipeline
 from headrace.pipeline.errors import ConflictError
+from headrace.pipeline.jobs.maintenance import retain
 from headrace.pipeline.lake import schemas
 from headrace.pipeline.lake.spark_errors import as_pipeline_error
 from headrace.pipeline.lake.tables import Lake
@@ -61,10 +62,10 @@ def test_readers_see_all_changes_of_a_release_or_none(lake: Lake, spark: SparkSe
     assert reader.read("chargeback", schemas.CHARGEBACK).first().line == 1, "it goes on with the release it began with"  # type: ignore[union-attr]
 
 
-def die_in_release(lake: Lake, spark: SparkSession) -> None:
+def die_in_release(lake: Lake, spark: SparkSession, days_ago: int = 50) -> None:
     def die() -> None:
         with lake.release() as draft:
-            draft.replace("rollup_day", day(spark, 50, days_ago=50), "date")
+            draft.replace("rollup_day", day(spark, 50, days_ago), "date")
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
@@ -142,6 +143,27 @@ def test_compact_and_retain(lake: Lake, spark: SparkSession) -> None:
     assert "budgets: 2 rows removed" in retained.output
     assert sequences(lake) == [5]
     assert seen(lake)[0] == [2, 3]
+
+
+@pytest.mark.exhaustive
+def test_retain_leaves_the_files_of_the_newest_release(
+    lake: Lake, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with lake.release() as draft:
+        draft.replace("rollup_day", day(spark, 1), "date")
+    die_in_release(lake, spark, days_ago=0)
+    monkeypatch.setattr(retain, "VERSION_HOURS", 0)
+    spark.conf.set("spark.databricks.delta.retentionDurationCheck.enabled", "false")
+    versions = []
+    try:
+        for _ in range(2):
+            retained = CliRunner().invoke(pipeline, ["retain", "--lake", lake.root, "--usage", "90"])
+            assert retained.exit_code == 0, retained.output
+            assert seen(lake)[0] == [1]
+            versions.append(lake.version("rollup_day"))
+    finally:
+        spark.conf.unset("spark.databricks.delta.retentionDurationCheck.enabled")
+    assert versions == [0, 0]
 
 
 def test_a_full_disk_and_a_jvm_that_has_ended_are_named() -> None:
