@@ -198,12 +198,15 @@ class Ingest:
                 query.stop()
 
     def _end_run(self, name: str) -> None:
-        """End a run in order, and merge the files of the hours that have become final with it."""
+        """Merge the files of the hours that become final with a run, and end it in order.
+
+        In this order, so that the next run merges them if this one is killed.
+        """
         since = self._open_from(self._watermark.of(name).before)
-        self._watermark.end(name)
-        until = self._open_from(self._watermark.second())
+        until = self._open_from(self._watermark.second_after(name))
         if until > since and self._lake.has("usage"):
             self._lake.compact("usage", condition=f"({_before(until)}) AND NOT ({_before(since)})")
+        self._watermark.end(name)
 
     def _open_from(self, newest: int | None) -> int:
         """Return the first second that is not final."""
