@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from headrace.pipeline.errors import ConflictError, InputError
+from headrace.pipeline.ingestion import batches
 from headrace.pipeline.ingestion.faults import FIRST_SECOND, LAST_SECOND
 from headrace.pipeline.ingestion.ingest import Ingest
 from headrace.pipeline.ingestion.instances import instances
@@ -222,7 +223,7 @@ def test_a_lost_checkpoint_doubles_nothing(lake: Lake, tmp_path: Path) -> None:
     assert len(quarantined(lake)) == 1
 
 
-def test_a_batch_can_be_repeated(lake: Lake, tmp_path: Path, spark: SparkSession) -> None:
+def test_a_batch_can_be_repeated(lake: Lake, spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
     lines = [json.dumps(record(sequence=number)) for number in range(4)] + ["broken", None]
     batch = spark.createDataFrame([(line, "here") for line in lines], schemas.RAW)
     taking = ingest(lake)
@@ -230,7 +231,9 @@ def test_a_batch_can_be_repeated(lake: Lake, tmp_path: Path, spark: SparkSession
     taking.ingest_batch("here", parse(batch), 0)
     assert [sequence for _, sequence, _ in kept(lake)] == [0, 1, 2, 3]
     assert len(quarantined(lake)) == 2
-    taking.retry_quarantined()
+    monkeypatch.setattr(batches, "QUARANTINE_DAYS", -1)  # as if these days had passed
+    again = ingest(lake).retry_quarantined()
+    assert again.quarantined == {"not a JSON object with the columns of a usage record": 1}
     assert len(quarantined(lake)) == 2
 
 
