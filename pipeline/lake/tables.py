@@ -308,7 +308,7 @@ class Lake:
             text = str(error)
             if "io.delta.exceptions" in text:
                 raise ConflictError(f"another job has changed {self.path(table)}: {cause_of(error)}") from error
-            converted = as_pipeline_error(error)
+            converted = as_pipeline_error(error, self.path(table))
             if converted is not None:
                 raise converted from error
             if "org.apache.hadoop.fs" in text or "java.io" in text:

@@ -13,7 +13,6 @@ from headrace.pipeline.cli import pipeline
 from headrace.pipeline.errors import ConflictError
 from headrace.pipeline.jobs.maintenance import retain
 from headrace.pipeline.lake import schemas
-from headrace.pipeline.lake.spark_errors import as_pipeline_error
 from headrace.pipeline.lake.tables import Lake
 from tests.pipeline.ingestion.ingesting import sequences, take_in
 from tests.pipeline.records import NOON, record, usage, write_lines
@@ -164,11 +163,3 @@ def test_retain_leaves_the_files_of_the_newest_release(
     finally:
         spark.conf.unset("spark.databricks.delta.retentionDurationCheck.enabled")
     assert versions == [0, 0]
-
-
-def test_a_full_disk_and_a_jvm_that_has_ended_are_named() -> None:
-    full = as_pipeline_error(OSError(28, "No space left on device", "/lake/usage/x"))
-    assert str(full).startswith("no space left: ")
-    gone = as_pipeline_error(ConnectionRefusedError(111, "Connection refused"))
-    assert str(gone).startswith("Spark's JVM ended before the job was done")
-    assert as_pipeline_error(ValueError("a bug")) is None
