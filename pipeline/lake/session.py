@@ -42,6 +42,8 @@ _SETTINGS: Final = {
     "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
     "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
     "spark.sql.streaming.forceDeleteTempCheckpointLocation": "true",
+    # Otherwise vacuum adds versions to a table, as if a job had written without a release.
+    "spark.databricks.delta.vacuum.logging.enabled": "false",
     # Otherwise each use of a column asks the JVM for the place of the call, for errors that no user of a job reads.
     "spark.python.sql.dataFrameDebugging.enabled": "false",
     "spark.sql.dataFrameQueryContext.enabled": "false",

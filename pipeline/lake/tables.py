@@ -324,10 +324,11 @@ class Draft(Lake):
         self._number, newest = self._newest_release()
         if newest != released:
             raise self._conflict("there is a newer release of its tables")
-        self._before, self._made = newest, dict(newest)
-        self._released = self._made
         self._at = {table: self._undone(table, newest.get(table)) for table in RELEASED if self._exists(table)}
         """The newest version of each existing table."""
+        # After a write was undone, the released rows are those of the newest version: Delta Lake forgets older ones.
+        self._before, self._made = newest, {table: self._at.get(table, newest[table]) for table in newest}
+        self._released = self._made
 
     def publish(self) -> Mapping[str, int]:
         """Let readers see this release; return the version of each table. Raises `ConflictError`."""
