@@ -259,15 +259,19 @@ class Lake:
         return (0, {}) if newest is None else (newest.number, newest.versions)
 
     def _publish(self, number: int, versions: Mapping[str, int]) -> Mapping[str, int]:
-        """Write the release with this number, unless another job has been faster. Raises `ConflictError`."""
+        """Write the release with this number, unless another job has been faster. Raises `ConflictError`.
+
+        Releases of more than `VERSION_HOURS` ago are removed, and the others stay in one file.
+        """
         from pyspark.sql import functions as sf
 
         row = self.spark.createDataFrame([(number, versions)], "number long, versions map<string, long>")
         row = row.withColumn("released", sf.current_timestamp())
         self.create("releases", schemas.RELEASES)
-        there = self._releases().where(sf.col("number") == number).select("number")
-        row = row.join(sf.broadcast(there), "number", "left_anti").select(*schemas.RELEASES.names)
-        self.append("releases", row.coalesce(1))
+        there = self._releases().select(*schemas.RELEASES.names)
+        row = row.join(sf.broadcast(there.where(sf.col("number") == number).select("number")), "number", "left_anti")
+        is_recent = sf.col("released") > sf.current_timestamp() - sf.make_dt_interval(hours=sf.lit(VERSION_HOURS))
+        self.replace_whole("releases", there.where(is_recent).unionByName(row).coalesce(1))
         if self._newest_release() != (number, versions):
             raise self._conflict("it has released its tables first")
         return versions

@@ -12,7 +12,7 @@ from click.testing import CliRunner
 from headrace.pipeline.cli import pipeline
 from headrace.pipeline.errors import ConflictError
 from headrace.pipeline.jobs.maintenance import retain
-from headrace.pipeline.lake import schemas
+from headrace.pipeline.lake import schemas, tables
 from headrace.pipeline.lake.tables import Lake
 from tests.pipeline.ingestion.ingesting import sequences, take_in
 from tests.pipeline.records import NOON, record, usage, write_lines
@@ -150,20 +150,25 @@ def test_compact_and_retain(lake: Lake, spark: SparkSession) -> None:
 
 
 @pytest.mark.exhaustive
-def test_retain_leaves_the_files_of_the_newest_release(
+def test_retain_leaves_the_files_of_the_newest_release_and_no_old_releases(
     lake: Lake, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with lake.release() as draft:
         draft.replace("rollup_day", day(spark, 1), "date")
     die_in_release(lake, spark, days_ago=0)
+    with lake.release() as draft:
+        draft.replace("chargeback", bill(spark, 1), "period", "date")
+    assert (released(lake), len(files(lake, "releases"))) == ([(1, 0), (2, 2)], 1)
+    die_in_release(lake, spark, days_ago=0)
     monkeypatch.setattr(retain, "VERSION_HOURS", 0)
+    monkeypatch.setattr(tables, "VERSION_HOURS", 0)
     spark.conf.set("spark.databricks.delta.retentionDurationCheck.enabled", "false")
     try:
         for _ in range(2):
             retained = CliRunner().invoke(pipeline, ["retain", "--lake", lake.root, "--usage", "90"])
             assert retained.exit_code == 0, retained.output
             assert seen(lake)[0] == [1]
-            assert released(lake) == [(1, 0), (2, 2)], "what was undone is a release, and removing files is none"
-            assert lake.version("rollup_day") == 2
+            assert released(lake) == [(3, 4)], "what was undone is a release, and removing files is none"
+            assert lake.version("rollup_day") == 4
     finally:
         spark.conf.unset("spark.databricks.delta.retentionDurationCheck.enabled")
