@@ -59,8 +59,8 @@ class SparkOptions:
     master: str | None = None
     """``None``: the value of spark-submit or $SPARK_MASTER, or else ``local[*]``."""
     packages: str | None = None
-    """Maven coordinates for ``spark.jars.packages``, which replace the jars that are resolved by this package, apart
-    from those of Delta Lake.
+    """Maven coordinates for ``spark.jars.packages``, separated by commas. Those of jars that this package resolves by
+    itself replace these.
     """
     conf: Mapping[str, str]
     """Further settings of Spark; they override those made here."""
@@ -125,11 +125,10 @@ def _settings_of_new_jvm(options: SparkOptions, needed: Sequence[str]) -> dict[s
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # Spark would use the first Python on the PATH
         settings["spark.driver.host"] = settings["spark.driver.bindAddress"] = "127.0.0.1"
     packages = options.packages or ""
-    coordinates = [] if _artifact(DELTA_LAKE) in packages else [DELTA_LAKE]
     if packages:
         settings["spark.jars.packages"] = packages
-    else:
-        coordinates += needed
+    named = {_artifact(each.strip()) for each in packages.split(",")}
+    coordinates = [each for each in (DELTA_LAKE, *needed) if _artifact(each) not in named]
     settings["spark.jars"] = ",".join(str(jar) for each in coordinates for jar in jars_of(each))
     return settings
 
