@@ -183,7 +183,7 @@ def job_options(command: Callable[..., Result]) -> Callable[..., Result]:
         click.option(
             "--packages",
             metavar="COORDINATES",
-            help="Maven packages for Spark, in place of the jars of its Kafka connector and of S3.",
+            help="Maven packages for Spark. They replace only those jars of Delta Lake, Kafka and S3 that they name.",
         ),
         click.option("--master", metavar="URL", help="Spark's master.  [default: local[*], or that of spark-submit]"),
     ):

@@ -116,8 +116,11 @@ class Batch:
         self._valid = _without_repeats(valid) if self._repeats else valid
         self._places = valid.select("action", "date", "hour").distinct().limit(MAX_HOURS + 1).collect()
 
-    def write(self) -> Written:
-        """Add what is new to the tables. Raises `ConflictError` if others write to the same hours all the time."""
+    def write(self, *, are_quarantined: bool = False) -> Written:
+        """Add what is new to the tables, and rejected lines to the quarantine, unless all lines come from there.
+
+        Raises `ConflictError` if others write to the same hours all the time.
+        """
         records = self._append("usage", NEW, "date", "hour")
         marks = self._append("marks", MARK, "date")
         rejected = {row.why: row.lines for row in self._rows if row.action == QUARANTINE}
@@ -129,7 +132,7 @@ class Batch:
             counted = late.groupBy(_kind_of_fault().alias("why")).count().collect()
             rejected |= {row.why: row["count"] for row in counted}
             frame = frame.unionByName(late)
-        if rejected:
+        if rejected and not are_quarantined:
             quarantine(self._lake, frame)
         newest = [row.newest for row in self._rows if row.action == NEW]
         return Written(

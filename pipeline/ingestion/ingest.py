@@ -126,8 +126,11 @@ class Ingest:
         self._end_run(name)
 
     def retry_quarantined(self) -> Outcome:
-        """Ingest quarantined lines that are valid by now. Late ones stay late, unless no hour is final."""
-        lines_kept = self._lake.read("quarantine", schemas.QUARANTINE)
+        """Ingest quarantined lines that are valid by now. Late ones stay late, unless no hour is final.
+
+        The others stay in the quarantine as they are, as do damaged files and messages without a value.
+        """
+        lines_kept = self._lake.read("quarantine", schemas.QUARANTINE).where(sf.col("value").isNotNull())
         was_late = sf.col("reason").startswith(f"{LATE}: ")
         name = "quarantine"
         before = self._watermark.begin(name)
@@ -135,7 +138,8 @@ class Ingest:
             (lines_kept.where(~was_late), 0),
             (lines_kept.where(was_late), self._open_from(before)),
         ):
-            self._watermark.move(name, self._write_new(parse(lines.select("value", "origin")), open_from))
+            parsed = parse(lines.select("value", "origin"))
+            self._watermark.move(name, self._write_new(parsed, open_from, are_quarantined=True))
             self.outcome.batches += 1
         self._watermark.end(name)
         return self.outcome
@@ -198,12 +202,15 @@ class Ingest:
                 query.stop()
 
     def _end_run(self, name: str) -> None:
-        """End a run in order, and merge the files of the hours that have become final with it."""
+        """Merge the files of the hours that become final with a run, and end it in order.
+
+        In this order, so that the next run merges them if this one is killed.
+        """
         since = self._open_from(self._watermark.of(name).before)
-        self._watermark.end(name)
-        until = self._open_from(self._watermark.second())
+        until = self._open_from(self._watermark.second_after(name))
         if until > since and self._lake.has("usage"):
             self._lake.compact("usage", condition=f"({_before(until)}) AND NOT ({_before(since)})")
+        self._watermark.end(name)
 
     def _open_from(self, newest: int | None) -> int:
         """Return the first second that is not final."""
@@ -212,11 +219,11 @@ class Ingest:
         oldest = newest - self._watermark_s
         return oldest - oldest % 3600
 
-    def _write_new(self, parsed: DataFrame, open_from: int) -> int | None:
+    def _write_new(self, parsed: DataFrame, open_from: int, *, are_quarantined: bool = False) -> int | None:
         """Write the new rows to the tables; return the newest second of the usage records of open hours."""
         lines = with_action(parsed, open_from, self._now_s()).persist()
         try:
-            written = Batch(self._lake, lines).write()
+            written = Batch(self._lake, lines).write(are_quarantined=are_quarantined)
         finally:
             lines.unpersist()
         self.outcome.add(written)

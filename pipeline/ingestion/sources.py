@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 
 from pyspark.sql import functions as sf
 
-from headrace.pipeline.errors import InputError, PipelineError
+from headrace.pipeline.errors import ConflictError, InputError, PipelineError
 from headrace.pipeline.ingestion import columnar
 from headrace.pipeline.ingestion.parsing import parse
 from headrace.pipeline.lake import schemas
@@ -35,8 +35,24 @@ RECORDS_AT_ONCE: Final = 5_000_000
 LINES: Final = "usage-*.jsonl*"
 COLUMNS: Final = "usage-*.parquet"
 """Patterns of the names of files in the two formats."""
-_DAMAGED: Final = re.compile(r"Encountered error while reading file (.+?)\.(?:\s|$)")
-"""Matches the message of Spark's error FAILED_READ_FILE."""
+_UNREADABLE: Final = re.compile(r"Encountered error while reading file (.+?)\.(?:\s|$)")
+"""Matches the message of Spark's error FAILED_READ_FILE, which any error while a file is read becomes."""
+_REMOVED: Final = re.compile(r"FileNotFoundException\)?: .*(does not exist|No such file|not found)", re.IGNORECASE)
+"""Matches the root cause if a file does not exist. Java raises the same exception for one without read permission."""
+_CORRUPTION: Final = re.compile(
+    r"EOFException: (Unexpected end of |Reached the end of stream with )"
+    r"|IOException: (not a gzip file|gzip (stream|header) CRC failure|stored gzip size doesn't match)"
+    # zlib's own texts (inflate.c), which Hadoop passes on.
+    r"|IOException: (invalid (block type|stored|code|bit|literal|distance|window)|too many length|header crc mismatch"
+    r"|unknown (compression method|header flags)|incorrect (header|data|length) check)"
+    r"|IOException: (Stream is not BZip2 formatted|bad block header|crc error|BZip2 )"
+    r"|(Zip|DataFormat|Checksum|MalformedInput|ParquetDecoding|TProtocol|TTransport)Exception\b"
+    r"|is not a Parquet file|corrupted file: the footer index"
+    r"|Zstd(IO)?Exception: |FAILED_TO_UNCOMPRESS"
+)
+"""Matches the root causes that are faults in the contents of a file: those of Hadoop's codecs and checksums, and those
+of Parquet. Not every EOFException is one: HDFS raises it also if a server closes a connection.
+"""
 NEVER_TOO_OLD: Final = "36500d"
 """A hundred years. By default, Spark silently ignores files that are more than seven days older than the newest."""
 
@@ -79,16 +95,17 @@ class FileSource:
         return f"--from-files {self.folder}: no file {LINES} or {COLUMNS} in it or in the folders below it"
 
     def damaged_file(self, error: Exception) -> str | None:
-        """Return the file of this source that an error of Spark names as damaged; ``None`` for other errors."""
-        found = _DAMAGED.search(str(error))
-        if found is None:
-            return None
-        name = found[1].rpartition("/")[2]
-        return found[1] if fnmatch(name, LINES) or fnmatch(name, COLUMNS) else None
+        """Return the file of this source whose contents an error of Spark shows to be damaged; else ``None``."""
+        return _unreadable_file(error) if _CORRUPTION.search(cause_of(error)) else None
 
-    def as_pipeline_error(self, error: Exception) -> PipelineError | None:  # noqa: ARG002 -- a source's signature
-        """Return ``None``: Spark's errors name the file already."""
-        return None
+    def as_pipeline_error(self, error: Exception) -> PipelineError | None:
+        """Return the error for a file of this source that was removed or cannot be read; ``None`` for other errors."""
+        file = _unreadable_file(error)
+        if file is None:
+            return None
+        if _REMOVED.search(cause_of(error)):
+            return ConflictError(f"{file} was removed before it was read; the next run continues without it")
+        return InputError(f"cannot read {file}: {cause_of(error)}; the next run reads it, or passes over it if removed")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -176,6 +193,15 @@ class KafkaSource:
         if "TimeoutException" in text or "bootstrap" in text:
             return InputError(f"--bootstrap-servers {self.bootstrap_servers}: {cause_of(error)}")
         return None
+
+
+def _unreadable_file(error: Exception) -> str | None:
+    """Return the file with usage records that an error of Spark names; the lake's own files have other names."""
+    found = _UNREADABLE.search(str(error))
+    if found is None:
+        return None
+    name = found[1].rpartition("/")[2]
+    return found[1] if fnmatch(name, LINES) or fnmatch(name, COLUMNS) else None
 
 
 Source = FileSource | KafkaSource

@@ -49,6 +49,10 @@ class Watermark:
         names = [name for name in files_below(self._lake.spark, folder) if name.endswith(".json")]
         return max((second for name in names if (second := self._read(name).second) is not None), default=None)
 
+    def second_after(self, source: str) -> int | None:
+        """Return what `second` will be when the run of a source has ended. Raises `OutputError`."""
+        return _later(self.second(), self.of(source).newest)
+
     def begin(self, source: str) -> int | None:
         """Begin a run, or continue one that was killed; return the watermark that applies to it."""
         state = self.of(source)

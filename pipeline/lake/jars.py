@@ -1,8 +1,8 @@
 """The jars of Delta Lake, of Spark's Kafka connector and of Hadoop's client of S3, downloaded once into a cache.
 
 Spark's own ``spark.jars.packages`` requests files that not all Maven repositories have. Here jgo resolves the run-time
-dependencies, which are copied into one folder and passed as ``spark.jars``. For all but Delta Lake, ``--packages``
-replaces this mechanism. Called by `headrace.pipeline.lake.session`.
+dependencies, which are copied into one folder and passed as ``spark.jars``. What ``--packages`` names is not resolved
+here. Called by `headrace.pipeline.lake.session`.
 """
 
 from __future__ import annotations

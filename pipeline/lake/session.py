@@ -58,6 +58,8 @@ _SETTINGS: Final = {
     "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
     "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
     "spark.sql.streaming.forceDeleteTempCheckpointLocation": "true",
+    # Otherwise vacuum adds versions to a table, as if a job had written without a release.
+    "spark.databricks.delta.vacuum.logging.enabled": "false",
     # Otherwise each use of a column asks the JVM for the place of the call, for errors that no user of a job reads.
     "spark.python.sql.dataFrameDebugging.enabled": "false",
     "spark.sql.dataFrameQueryContext.enabled": "false",
@@ -73,8 +75,8 @@ class SparkOptions:
     master: str | None = None
     """``None``: the value of spark-submit or $SPARK_MASTER, or else ``local[*]``."""
     packages: str | None = None
-    """Maven coordinates for ``spark.jars.packages``, which replace the jars that are resolved by this package, apart
-    from those of Delta Lake.
+    """Maven coordinates for ``spark.jars.packages``, separated by commas. Those of jars that this package resolves by
+    itself replace these.
     """
     conf: Mapping[str, str]
     """Further settings of Spark; they override those made here."""
@@ -162,11 +164,10 @@ def _settings_of_new_jvm(options: SparkOptions, needed: Sequence[str], *, is_lit
         settings["spark.driver.host"] = settings["spark.driver.bindAddress"] = "127.0.0.1"
         settings |= LITTLE_DATA if is_little else {}
     packages = options.packages or ""
-    coordinates = [] if _artifact(DELTA_LAKE) in packages else [DELTA_LAKE]
     if packages:
         settings["spark.jars.packages"] = packages
-    else:
-        coordinates += needed
+    named = {_artifact(each.strip()) for each in packages.split(",")}
+    coordinates = [each for each in (DELTA_LAKE, *needed) if _artifact(each) not in named]
     settings["spark.jars"] = ",".join(str(jar) for each in coordinates for jar in jars_of(each))
     return settings
 

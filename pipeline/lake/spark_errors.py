@@ -11,6 +11,7 @@ from headrace.pipeline.errors import InputError, OutputError, PipelineError
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+_CALLING: Final = "An error occurred while calling "
 MAX_CHARACTERS: Final = 500
 """Maximum length of a cause."""
 
@@ -18,7 +19,6 @@ _UNREADABLE: Final = ("FAILED_READ_FILE", "CANNOT_READ_FILE_FOOTER", "is not a P
 _FILE: Final = re.compile(r"(?:[a-z0-9]+:)?/[^\s'\"]+?\.parquet")
 _PARTITION: Final = re.compile(r"/[a-z]+=[^/]*")
 _FULL: Final = ("No space left on device", "Disk quota exceeded")
-_ENDED: Final = ("Answer from Java side is empty", "Connection refused", "Error while sending or receiving")
 
 
 def is_spark_error(error: BaseException) -> bool:
@@ -34,23 +34,40 @@ def cause_of(error: BaseException) -> str:
     return ([*thrown, *causes] or lines)[-1 if causes or thrown else 0][:MAX_CHARACTERS]
 
 
-def as_pipeline_error(error: BaseException) -> PipelineError | None:
-    """Return the error for the user if a damaged file, a full disk or the end of the JVM caused it; else ``None``."""
+def as_pipeline_error(error: BaseException, written: str | None = None) -> PipelineError | None:
+    """Return the error for the user if a damaged file, a full disk, a server that cannot be reached or the end of the
+    JVM caused it; else ``None``. ``written`` is the path that was being written.
+    """
     text = str(error)
+    doing = f"cannot write {written}: " if written else ""
     if is_spark_error(error) and any(each in text for each in _UNREADABLE):
         return InputError(f"cannot read {_place_of(text)}: {cause_of(error)}")
     if any(each in text for each in _FULL):
         return OutputError(
-            f"no space left: {cause_of(error)}; free some space on the disk of the lake, or on that of Spark's own"
-            " files (--conf spark.local.dir=FOLDER), and run the job again"
+            f"{doing}no space left: {cause_of(error)}; free some space on the disk of the lake, or on that of Spark's"
+            " own files (--conf spark.local.dir=FOLDER), and run the job again"
         )
-    is_gone = is_spark_error(error) and any(each in text for each in _ENDED)
-    if is_gone or isinstance(error, ConnectionError):
+    if is_spark_error(error) and cause_of(error).startswith("java.net."):
+        return PipelineError(f"{doing}a server cannot be reached: {cause_of(error)}")
+    if _has_lost_the_jvm(error):
         return PipelineError(
             "Spark's JVM ended before the job was done: it crashed, or was killed, perhaps because memory ran out;"
             " its own messages are above. --conf spark.driver.memory=4g gives it more memory"
         )
     return None
+
+
+def _has_lost_the_jvm(error: BaseException) -> bool:
+    """Return whether the gateway to the JVM has failed, so that there is no answer, such as an exception of Java's."""
+    if isinstance(error, ConnectionError):
+        return True
+    if not is_spark_error(error):
+        return False
+    from py4j.protocol import Py4JError, Py4JNetworkError
+
+    # py4j reports a call without an answer by an error that has nothing but the name of the method.
+    has_no_answer = type(error) is Py4JError and str(error).startswith(_CALLING) and "\n" not in str(error)
+    return has_no_answer or isinstance(error, Py4JNetworkError)
 
 
 @contextlib.contextmanager

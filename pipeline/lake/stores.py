@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from headrace.pipeline.errors import InputError, OutputError
 from headrace.pipeline.lake.spark_errors import cause_of, is_spark_error
@@ -14,6 +14,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from pyspark.sql import SparkSession
+
+_RENAMED_BY_COPYING: Final = ("s3", "s3a", "gs")
+"""The schemes of object stores, where renaming over a file is deleting and copying, but creating one is one step."""
 
 
 def is_missing(path: str) -> bool:
@@ -72,7 +75,10 @@ def write_text(spark: SparkSession, path: str, text: str) -> None:
                 file.write(text)
             Path(f"{here}.draft").replace(here)
             return
-        _create(spark, draft, text, overwrite=True)
+        if _uri(spark, path).getScheme() in _RENAMED_BY_COPYING:
+            _create(spark, path, text)
+            return
+        _create(spark, draft, text)
         _rename_over(spark, draft, path)
 
 
@@ -113,17 +119,19 @@ def _describe_store_error(error: Exception) -> str:
 
 def _local(spark: SparkSession, path: str) -> Path | None:
     """Return the path of a file on this machine; ``None`` for other stores."""
+    uri = _uri(spark, path)
+    return Path(uri.getPath()) if uri.getScheme() == "file" else None
+
+
+def _uri(spark: SparkSession, path: str) -> Any:
     with _reading(path):
-        uri = _file_system(spark, path).makeQualified(_path(spark, path)).toUri()
-        return Path(uri.getPath()) if uri.getScheme() == "file" else None
+        return _file_system(spark, path).makeQualified(_path(spark, path)).toUri()
 
 
-def _create(spark: SparkSession, path: str, text: str, *, overwrite: bool) -> None:
-    stream = _file_system(spark, path).create(_path(spark, path), overwrite)
-    try:
-        stream.write(bytearray(text.encode()))
-    finally:
-        stream.close()
+def _create(spark: SparkSession, path: str, text: str) -> None:
+    stream = _file_system(spark, path).create(_path(spark, path), True)
+    stream.write(bytearray(text.encode()))
+    stream.close()  # not after an error: an object store would publish what was written
 
 
 def _rename_over(spark: SparkSession, draft: str, path: str) -> None:

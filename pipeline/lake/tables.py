@@ -259,15 +259,19 @@ class Lake:
         return (0, {}) if newest is None else (newest.number, newest.versions)
 
     def _publish(self, number: int, versions: Mapping[str, int]) -> Mapping[str, int]:
-        """Write the release with this number, unless another job has been faster. Raises `ConflictError`."""
+        """Write the release with this number, unless another job has been faster. Raises `ConflictError`.
+
+        Releases of more than `VERSION_HOURS` ago are removed, and the others stay in one file.
+        """
         from pyspark.sql import functions as sf
 
         row = self.spark.createDataFrame([(number, versions)], "number long, versions map<string, long>")
         row = row.withColumn("released", sf.current_timestamp())
         self.create("releases", schemas.RELEASES)
-        there = self._releases().where(sf.col("number") == number).select("number")
-        row = row.join(sf.broadcast(there), "number", "left_anti").select(*schemas.RELEASES.names)
-        self.append("releases", row.coalesce(1))
+        there = self._releases().select(*schemas.RELEASES.names)
+        row = row.join(sf.broadcast(there.where(sf.col("number") == number).select("number")), "number", "left_anti")
+        is_recent = sf.col("released") > sf.current_timestamp() - sf.make_dt_interval(hours=sf.lit(VERSION_HOURS))
+        self.replace_whole("releases", there.where(is_recent).unionByName(row).coalesce(1))
         if self._newest_release() != (number, versions):
             raise self._conflict("it has released its tables first")
         return versions
@@ -308,7 +312,7 @@ class Lake:
             text = str(error)
             if "io.delta.exceptions" in text:
                 raise ConflictError(f"another job has changed {self.path(table)}: {cause_of(error)}") from error
-            converted = as_pipeline_error(error)
+            converted = as_pipeline_error(error, self.path(table))
             if converted is not None:
                 raise converted from error
             if "org.apache.hadoop.fs" in text or "java.io" in text:
@@ -324,10 +328,11 @@ class Draft(Lake):
         self._number, newest = self._newest_release()
         if newest != released:
             raise self._conflict("there is a newer release of its tables")
-        self._before, self._made = newest, dict(newest)
-        self._released = self._made
         self._at = {table: self._undone(table, newest.get(table)) for table in RELEASED if self._exists(table)}
         """The newest version of each existing table."""
+        # After a write was undone, the released rows are those of the newest version: Delta Lake forgets older ones.
+        self._before, self._made = newest, {table: self._at.get(table, newest[table]) for table in newest}
+        self._released = self._made
 
     def publish(self) -> Mapping[str, int]:
         """Let readers see this release; return the version of each table. Raises `ConflictError`."""

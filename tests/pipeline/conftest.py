@@ -99,7 +99,8 @@ LONG_RUN: Final = {
         folders_below_are_taken_in an_hour_with_much_in_it_is_written_by_several
         a_lost_checkpoint_doubles_nothing a_batch_can_be_repeated a_table_without_a_newer_column_has_nulls_in_it
         a_folder_without_usage_files_is_reported nothing_new_is_nothing_to_do
-        what_is_no_record_is_put_aside_with_where_it_was""",
+        what_is_no_record_is_put_aside_with_where_it_was
+        a_file_that_was_removed_or_cannot_be_read_is_an_error_and_read_by_the_next_run""",
     "test_ingest_command": """more_instances_than_are_shown
         late_lines_are_taken_in_when_no_hour_is_final it_follows_until_a_signal
         instances_of_some_days""",

@@ -57,9 +57,9 @@ def command(*, spark: SparkOptions, lake: str, days: dict[str, int]) -> Result:
     if "marks" in old:
         old["marks"] += f" AND kind <> '{Kind.END.value}'"
     removed = {table: _remove(tables, table, old[table]) for table in old.keys() - set(RELEASED)}
-    if old.keys() & set(RELEASED):
-        with tables.release() as draft:
-            removed |= {table: _remove(draft, table, old[table]) for table in old.keys() & set(RELEASED)}
+    # Also without rows to remove: files of the released versions that a killed job has replaced would be removed below.
+    with tables.release() as draft:
+        removed |= {table: _remove(draft, table, old[table]) for table in old.keys() & set(RELEASED)}
     for table in (*MADE_BY, "releases"):
         if tables.has(table):
             tables.table(table).vacuum(VERSION_HOURS)

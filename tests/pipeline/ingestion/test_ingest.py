@@ -13,8 +13,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from headrace.pipeline.errors import InputError
+from headrace.pipeline.errors import ConflictError, InputError
+from headrace.pipeline.ingestion import batches
 from headrace.pipeline.ingestion.faults import FIRST_SECOND, LAST_SECOND
+from headrace.pipeline.ingestion.ingest import Ingest
 from headrace.pipeline.ingestion.instances import instances
 from headrace.pipeline.ingestion.parsing import parse
 from headrace.pipeline.ingestion.sources import FileSource, KafkaSource, checkpoint_name
@@ -221,7 +223,7 @@ def test_a_lost_checkpoint_doubles_nothing(lake: Lake, tmp_path: Path) -> None:
     assert len(quarantined(lake)) == 1
 
 
-def test_a_batch_can_be_repeated(lake: Lake, tmp_path: Path, spark: SparkSession) -> None:
+def test_a_batch_can_be_repeated(lake: Lake, spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
     lines = [json.dumps(record(sequence=number)) for number in range(4)] + ["broken", None]
     batch = spark.createDataFrame([(line, "here") for line in lines], schemas.RAW)
     taking = ingest(lake)
@@ -229,7 +231,9 @@ def test_a_batch_can_be_repeated(lake: Lake, tmp_path: Path, spark: SparkSession
     taking.ingest_batch("here", parse(batch), 0)
     assert [sequence for _, sequence, _ in kept(lake)] == [0, 1, 2, 3]
     assert len(quarantined(lake)) == 2
-    taking.retry_quarantined()
+    monkeypatch.setattr(batches, "QUARANTINE_DAYS", -1)  # as if these days had passed
+    again = ingest(lake).retry_quarantined()
+    assert again.quarantined == {"not a JSON object with the columns of a usage record": 1}
     assert len(quarantined(lake)) == 2
 
 
@@ -264,6 +268,34 @@ def test_a_damaged_file_is_named_and_passed_over(lake: Lake, tmp_path: Path) -> 
     assert len([line for line in said if "a damaged file" in line]) == 2
     write_lines(folder / "usage-a-2.jsonl", record(sequence=2))
     assert take_in(lake, folder).summary().startswith("1 lines in 1 batches: 1 records")
+
+
+def test_a_file_that_was_removed_or_cannot_be_read_is_an_error_and_read_by_the_next_run(
+    lake: Lake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "in"
+    write_lines(folder / "usage-a-1.jsonl", record(sequence=1))
+    write_lines(folder / "usage-a-2.jsonl", record(sequence=2))
+    take = Ingest.ingest_batch
+
+    def remove_first(self: Ingest, name: str, batch: DataFrame, number: int) -> None:
+        (folder / "usage-a-2.jsonl").unlink()
+        take(self, name, batch, number)
+
+    monkeypatch.setattr(Ingest, "ingest_batch", remove_first)
+    with pytest.raises(ConflictError, match=r"/in/usage-a-2\.jsonl was removed before it was read; the next run"):
+        take_in(lake, folder)
+    monkeypatch.setattr(Ingest, "ingest_batch", take)
+    assert take_in(lake, folder).records == 1
+    write_lines(folder / "usage-a-3.jsonl", record(sequence=3))
+    (folder / "usage-a-3.jsonl").rename(folder / "usage-a-3.jsonl.zst")  # Spark's own Hadoop cannot read this format
+    with pytest.raises(InputError, match=r"^cannot read .*/usage-a-3\.jsonl\.zst: .*zStandard library not available"):
+        take_in(lake, folder)
+    (folder / "usage-a-3.jsonl.zst").unlink()
+    write_lines(folder / "usage-a-4.jsonl", record(sequence=4))
+    assert take_in(lake, folder).records == 1
+    assert sequences(lake) == [1, 4]
+    assert not lake.has("quarantine")
 
 
 def test_files_of_both_formats_are_taken_in(lake: Lake, tmp_path: Path, spark: SparkSession) -> None:

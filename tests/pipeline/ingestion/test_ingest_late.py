@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from typing import TYPE_CHECKING
+from unittest.mock import MagicMock, call
 
 import pytest
 
@@ -110,6 +111,26 @@ def test_what_is_put_aside_for_its_schema_is_taken_in_after_an_update_though_its
     monkeypatch.setattr(faults, "SCHEMA_VERSION", 2)
     assert ingest(lake).retry_quarantined().records == 1
     assert sequences(lake) == [1, 2]
+
+
+def test_hours_are_merged_by_the_next_run_if_one_is_killed_while_it_merges_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    states = {"a": SourceState(second=NOON, running=True, before=NOON, newest=NOON + DAY_S)}
+    monkeypatch.setattr(Watermark, "of", lambda _, source: states[source])
+    monkeypatch.setattr(Watermark, "second", lambda _: states["a"].second)
+    monkeypatch.setattr(Watermark, "write", lambda _, source, state: states.update({source: state}))
+    monkeypatch.setattr(ingest_module, "checkpoint_name", lambda *_: "a")
+    monkeypatch.setattr(ingest_module.Ingest, "_run", lambda *_: None)
+    lake = MagicMock()
+    lake.compact.side_effect = [KeyboardInterrupt, None]
+    with pytest.raises(KeyboardInterrupt):
+        ingest(lake).run(MagicMock())
+    ingest(lake).run(MagicMock())
+    ended = "(date < '2026-09-21' OR (date = '2026-09-21' AND hour < 13))"
+    begun = "(date < '2026-09-20' OR (date = '2026-09-20' AND hour < 13))"
+    assert lake.compact.call_args_list == [call("usage", condition=f"{ended} AND NOT {begun}")] * 2
+    assert states["a"] == SourceState(second=NOON + DAY_S)
 
 
 # --- clocks that are ahead ---

@@ -1,15 +1,46 @@
-"""Which settings a session has that is started on this machine."""
+"""The jars and settings with which a session is started, without Spark."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
+from unittest.mock import MagicMock
 
 import pytest
+from pyspark.sql import SparkSession
 
-from headrace.pipeline.lake.session import LITTLE_DATA, SparkOptions, _settings_of_new_jvm, is_at_most
+from headrace.pipeline.lake import session
+from headrace.pipeline.lake.jars import DELTA_LAKE, KAFKA_CONNECTOR, S3_CLIENT
+from headrace.pipeline.lake.session import LITTLE_DATA, SparkOptions, _settings_of_new_jvm, is_at_most, start_session
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+DYNAMODB = "io.delta:delta-storage-s3-dynamodb:4.0.0"
+
+
+@pytest.mark.parametrize(
+    ("packages", "resolved"),
+    [
+        (None, [DELTA_LAKE, S3_CLIENT, KAFKA_CONNECTOR]),
+        (DYNAMODB, [DELTA_LAKE, S3_CLIENT, KAFKA_CONNECTOR]),
+        (f"{DYNAMODB}, org.apache.hadoop:hadoop-aws:3.4.2", [DELTA_LAKE, KAFKA_CONNECTOR]),
+        ("io.delta:delta-spark_2.13:4.0.1", [S3_CLIENT, KAFKA_CONNECTOR]),
+        ("org.apache.hadoop:hadoop-aws-extra:1", [DELTA_LAKE, S3_CLIENT, KAFKA_CONNECTOR]),
+    ],
+)
+def test_packages_replace_the_jars_of_the_artifacts_that_they_name(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, packages: str | None, resolved: list[str]
+) -> None:
+    monkeypatch.delenv("PYSPARK_GATEWAY_PORT", raising=False)
+    monkeypatch.setattr(session, "check_java", lambda *_: None)
+    monkeypatch.setattr(session, "jars_of", lambda coordinate: (tmp_path / coordinate,))
+    builder = MagicMock()
+    builder.appName.return_value = builder.config.return_value = builder
+    monkeypatch.setattr(SparkSession, "builder", builder)
+    start_session("x", SparkOptions(packages=packages, conf={}), "s3a://bucket/lake", kafka=True)
+    settings = dict(each.args for each in builder.config.call_args_list)
+    assert settings.get("spark.jars.packages") == packages
+    assert settings["spark.jars"] == ",".join(str(tmp_path / each) for each in resolved)
 
 
 def test_the_size_of_folders(tmp_path: Path) -> None:

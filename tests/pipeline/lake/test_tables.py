@@ -11,8 +11,8 @@ from click.testing import CliRunner
 
 from headrace.pipeline.cli import pipeline
 from headrace.pipeline.errors import ConflictError
-from headrace.pipeline.lake import schemas
-from headrace.pipeline.lake.spark_errors import as_pipeline_error
+from headrace.pipeline.jobs.maintenance import retain
+from headrace.pipeline.lake import schemas, tables
 from headrace.pipeline.lake.tables import Lake
 from tests.pipeline.ingestion.ingesting import sequences, take_in
 from tests.pipeline.records import NOON, record, usage, write_lines
@@ -61,10 +61,10 @@ def test_readers_see_all_changes_of_a_release_or_none(lake: Lake, spark: SparkSe
     assert reader.read("chargeback", schemas.CHARGEBACK).first().line == 1, "it goes on with the release it began with"  # type: ignore[union-attr]
 
 
-def die_in_release(lake: Lake, spark: SparkSession) -> None:
+def die_in_release(lake: Lake, spark: SparkSession, days_ago: int = 50) -> None:
     def die() -> None:
         with lake.release() as draft:
-            draft.replace("rollup_day", day(spark, 50, days_ago=50), "date")
+            draft.replace("rollup_day", day(spark, 50, days_ago), "date")
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
@@ -98,6 +98,11 @@ def test_of_two_jobs_at_the_same_time_one_fails_and_says_so(lake: Lake, spark: S
     with pytest.raises(ConflictError, match=r"another job works on .* This run has changed nothing; run it again"):
         work()
     assert seen(lake) == ([3], [])
+
+
+def released(lake: Lake) -> list[tuple[int, int]]:
+    rows = lake.table("releases").toDF().collect()
+    return sorted((row.number, row.versions["rollup_day"]) for row in rows)
 
 
 def files(lake: Lake, table: str) -> list[str]:
@@ -144,9 +149,26 @@ def test_compact_and_retain(lake: Lake, spark: SparkSession) -> None:
     assert seen(lake)[0] == [2, 3]
 
 
-def test_a_full_disk_and_a_jvm_that_has_ended_are_named() -> None:
-    full = as_pipeline_error(OSError(28, "No space left on device", "/lake/usage/x"))
-    assert str(full).startswith("no space left: ")
-    gone = as_pipeline_error(ConnectionRefusedError(111, "Connection refused"))
-    assert str(gone).startswith("Spark's JVM ended before the job was done")
-    assert as_pipeline_error(ValueError("a bug")) is None
+@pytest.mark.exhaustive
+def test_retain_leaves_the_files_of_the_newest_release_and_no_old_releases(
+    lake: Lake, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with lake.release() as draft:
+        draft.replace("rollup_day", day(spark, 1), "date")
+    die_in_release(lake, spark, days_ago=0)
+    with lake.release() as draft:
+        draft.replace("chargeback", bill(spark, 1), "period", "date")
+    assert (released(lake), len(files(lake, "releases"))) == ([(1, 0), (2, 2)], 1)
+    die_in_release(lake, spark, days_ago=0)
+    monkeypatch.setattr(retain, "VERSION_HOURS", 0)
+    monkeypatch.setattr(tables, "VERSION_HOURS", 0)
+    spark.conf.set("spark.databricks.delta.retentionDurationCheck.enabled", "false")
+    try:
+        for _ in range(2):
+            retained = CliRunner().invoke(pipeline, ["retain", "--lake", lake.root, "--usage", "90"])
+            assert retained.exit_code == 0, retained.output
+            assert seen(lake)[0] == [1]
+            assert released(lake) == [(3, 4)], "what was undone is a release, and removing files is none"
+            assert lake.version("rollup_day") == 4
+    finally:
+        spark.conf.unset("spark.databricks.delta.retentionDurationCheck.enabled")
