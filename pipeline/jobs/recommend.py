@@ -96,7 +96,7 @@ SHOWN = 20
     multiple=True,
     metavar="KEY=VALUE",
     help="Capacity of the cluster for a key, such as producer_byte_rate=200MiB/s; may be repeated. The default quota is"
-    " at most what remains of the capacity after the other quotas.",
+    " at most what remains of the capacity after the other quotas, divided by the number of entities without one.",
 )
 @click.option(
     "--backtest-from",
