@@ -72,17 +72,20 @@ def of_one_cluster(usage: DataFrame, cluster: str | None) -> tuple[DataFrame, Re
     )
 
 
-def only_cluster(usage: DataFrame) -> str | None:
-    """Return the cluster of the usage; ``None`` if no record names one. Raises `InputError` if there are several."""
-    return _only(usage.agg(_clusters()).collect()[0].clusters)
+def only_cluster(rows: DataFrame, what: str) -> str | None:
+    """Return the cluster of rows of a table; ``None`` if none names one.
+
+    Raises `InputError` if there are several. ``what`` is the subject of its text.
+    """
+    return _only(rows.agg(_clusters()).collect()[0].clusters, what)
 
 
 def _clusters() -> Column:
     return sf.sort_array(sf.collect_set("cluster")).alias("clusters")
 
 
-def _only(clusters: Sequence[str]) -> str | None:
+def _only(clusters: Sequence[str], what: str = "the usage") -> str | None:
     if len(clusters) > 1:
         names = ", ".join(clusters[:SHOWN]) + (", …" if len(clusters) > SHOWN else "")
-        raise InputError(f"the usage is of {len(clusters)} clusters, {names}; expected --cluster ID, one of them")
+        raise InputError(f"{what} is of {len(clusters)} clusters, {names}; expected --cluster ID, one of them")
     return clusters[0] if clusters else None

@@ -129,8 +129,10 @@ def _report_result(tables: Lake, first: date, last: date) -> dict[str, int]:
     by_kind: dict[str, int] = {row.kind: row["count"] for row in counts}
     kinds = ", ".join(f"{count:,} x {kind}" for kind, count in by_kind.items()) or "nothing unusual"
     report_progress(f"{first:%Y-%m-%d} to {last:%Y-%m-%d}: {kinds}")
-    for row in whole.orderBy("start", "user", "client_id", "kind", "cluster").limit(SHOWN).collect():
-        report_result(f"{row.start:%Y-%m-%d %H:%M} {row.kind}: {row.description}")
+    shown = whole.orderBy("start", "user", "client_id", "kind", "cluster").limit(SHOWN)
+    when = sf.date_format("start", "yyyy-MM-dd HH:mm").alias("when")  # Python would convert to the machine's time zone
+    for row in shown.select(when, "kind", "description").collect():
+        report_result(f"{row.when} {row.kind}: {row.description}")
     if sum(by_kind.values()) > SHOWN:
         report_progress(f"these are the first {SHOWN}; the table anomalies has all of them")
     return by_kind

@@ -96,7 +96,7 @@ SHOWN = 20
     multiple=True,
     metavar="KEY=VALUE",
     help="Capacity of the cluster for a key, such as producer_byte_rate=200MiB/s; may be repeated. The default quota is"
-    " at most what remains of the capacity after the other quotas.",
+    " at most what remains of the capacity after the other quotas, divided by the number of entities without one.",
 )
 @click.option(
     "--backtest-from",
@@ -180,18 +180,20 @@ def command(
     if not what.records:
         report_progress("no quotas are recommended, and nothing was written")
         return {"cluster": what.cluster, "records": 0, "quotas": 0, "entities": 0}
+    test, no_test = None, "--backtest-from is not given"
+    if test_days is not None:
+        test, tested = of_one_cluster(of_days(everything, *test_days), what.cluster)
+        no_test = "" if tested.records else "there is no usage of these days"
+    if tables.has("backtest"):  # before the recommendations: a run that is killed leaves no back-test of other quotas
+        tables.replace_of_cluster("backtest", tables.spark.createDataFrame([], schemas.BACKTEST), what.cluster)
     _write_table(tables, usage, rules, what.cluster)
     found = tables.read_of_cluster("recommendations", schemas.RECOMMENDATIONS, what.cluster)
     result: Result = {"cluster": what.cluster, "records": what.records, **_report_result(found)}
     _report_capacity(found, rules)
-    if test_days is not None:
-        test_usage, tested = of_one_cluster(of_days(everything, *test_days), what.cluster)
-        if tested.records:
-            result["backtest"] = _backtest(tables, found, test_usage, rules, what.cluster)
-        else:
-            _without_backtest(tables, what.cluster, "there is no usage of these days")
+    if test is not None and not no_test:
+        result["backtest"] = _backtest(tables, found, test, rules, what.cluster)
     elif tables.has("backtest"):
-        _without_backtest(tables, what.cluster, "--backtest-from is not given")
+        report_progress(f"the table backtest has no rows of this cluster: {no_test}")
     if toml is not None or commands is not None:
         _write(found, most, toml, commands, server)
     return result
@@ -258,12 +260,6 @@ def _report_capacity(found: DataFrame, rules: Rules) -> None:
         if total >= capacity:
             line += "; nothing is left for a default quota"
         report_progress(line)
-
-
-def _without_backtest(tables: Lake, cluster: str | None, why: str) -> None:
-    """Remove the cluster's rows from the table ``backtest``, since they are of earlier quotas."""
-    tables.replace_of_cluster("backtest", tables.spark.createDataFrame([], schemas.BACKTEST), cluster)
-    report_progress(f"the table backtest has no rows of this cluster: {why}")
 
 
 def _backtest(tables: Lake, found: DataFrame, usage: DataFrame, rules: Rules, cluster: str | None) -> Result:

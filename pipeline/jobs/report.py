@@ -64,28 +64,44 @@ def command(
     """
     check_output("--output", output)
     there = open_lake("report", spark, lake)
-    cluster = _only_cluster(there, first, last) if cluster is None else cluster
-    tables = {name: _read(there, name, schema, cluster) for name, schema in TABLES.items() if there.has(name)}
-    page = report(tables, made=datetime.now(UTC), days=Days(first=first, last=last), title=title, cluster=cluster)
+    only = _only_cluster(there, first, last) if cluster is None else cluster
+    tables = {name: _read(there, name, schema, only) for name, schema in TABLES.items() if there.has(name)}
+    recorded = tables.get("usage")
+    if recorded is not None and cluster is not None:
+        tables["usage"] = recorded.where(sf.col("cluster") == cluster)
+    page = report(
+        tables,
+        made=datetime.now(UTC),
+        days=Days(first=first, last=last),
+        title=title,
+        cluster=only,
+        recorded=recorded,
+    )
     write_file(there.spark, output, [page])
     size = len(page.encode())
     report_progress(f"{size / 1024:,.0f} KiB in {output}")
-    return {"output": output, "bytes": size, "cluster": cluster}
+    return {"output": output, "bytes": size, "cluster": only}
 
 
 def _only_cluster(lake: Lake, first: date | None, last: date | None) -> str | None:
-    """Return the cluster of the usage; ``None`` if there is none. Raises `InputError` if there are several."""
-    if not lake.has("usage"):
-        return None
-    return only_cluster(of_days(lake.read("usage", schemas.USAGE), first, last))
+    """Return the cluster of the usage, or of bills or anomalies without usage; ``None`` if there is none.
+
+    Raises `InputError` if there are several, since a report does not sum them.
+    """
+    for table in ("usage", "chargeback", "anomalies"):
+        if lake.has(table):
+            rows = of_days(lake.read(table, TABLES[table]), first, last)
+            if (found := only_cluster(rows, f"the table {table}")) is not None:
+                return found
+    return None
 
 
 def _read(lake: Lake, table: str, schema: StructType, cluster: str | None) -> DataFrame:
-    """Return the rows of one cluster, and those of all clusters or of versions that did not distinguish them."""
+    """Return the rows of one cluster, and those of all clusters or of versions that did not distinguish them; of
+    usage, all rows."""
     if table in schemas.OF_ONE_CLUSTER:
         return lake.read_of_cluster(table, schema, cluster)
     whole = lake.read(table, schema)
-    if cluster is None or "cluster" not in schema.names:
+    if cluster is None or table == "usage" or "cluster" not in schema.names:
         return whole
-    of_cluster = sf.col("cluster") == cluster
-    return whole.where(of_cluster if table == "usage" else of_cluster | sf.col("cluster").isNull())
+    return whole.where((sf.col("cluster") == cluster) | sf.col("cluster").isNull())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import calendar
 from decimal import Decimal
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 from pyspark.sql import functions as sf
@@ -214,31 +214,56 @@ class Bills:
         """Report the bills of the selected days, and write them to the file ``output``."""
         if not tables.has("chargeback"):
             return {"bills": 0, "periods": []}
-        sheet, money = self._sheet, self._money
         lines = of_days(self._lines(tables), *_whole(self._period, first, last))
         if output is not None:
             ordered = lines.orderBy("date", "cluster", "team", "line")
-            write_file(tables.spark, output, csv_lines(_cells(ordered, sheet)))
+            write_file(tables.spark, output, csv_lines(self._cells(ordered)))
             report_progress(f"the bills are in {output}")
         totals = lines.where("item = 'total'")
-        found = totals.agg(sf.count("*").alias("bills"), sf.sum("amount").alias("amount")).collect()[0]
-        amount = found.amount or Decimal(0)
-        report_progress(f"{found.bills:,} bills, {money(amount)} in all")
+        by = ("cluster", "currency")  # bills that were kept may have another currency than the price sheet
+        sums = totals.groupBy(*by).agg(sf.count("*").alias("bills"), sf.sum("amount").alias("amount"))
+        found = [row.asDict() for row in sums.orderBy(*by).collect()]
+        for each in found:
+            report_progress(f"{_cluster(each)}: {each['bills']:,} bills, {self._money(each)} in all")
         for row in totals.orderBy(sf.desc("amount"), "date", "cluster", "team").limit(SHOWN).collect():
             period = f"{row.date:{'%Y-%m' if self._period is Period.MONTH else '%Y-%m-%d'}}"
-            report_progress(f"  {period}  {row.cluster or 'all clusters'}  {row.team}  {money(row.amount)}")
-        named = sf.col("team").isin(list(sheet.teams))
+            report_progress(f"  {period}  {_cluster(row)}  {row.team}  {self._money(row)}")
+        teams = self._sheet.teams
+        named = sf.col("team").isin(list(teams))
         billed = {row.team for row in totals.where(named).select("team").distinct().collect()}
-        for team in sorted(sheet.teams.keys() - billed):
+        for team in sorted(teams.keys() - billed):
             report_progress(f"the price sheet has prices for team {team}, which has no usage")
-        return {"bills": found.bills, "amount": amount, "currency": sheet.currency, "periods": list(written)}
+        return {"bills": sum(each["bills"] for each in found), "totals": found, "periods": list(written)}
 
     def _lines(self, tables: Lake) -> DataFrame:
         lines = tables.read_or_empty("chargeback", schemas.CHARGEBACK)
         return lines.where(sf.col("period") == self._period.value)
 
-    def _money(self, amount: Decimal) -> str:
-        return f"{amount:,.{self._sheet.decimals}f} {self._sheet.currency}"
+    def _money(self, bill: Row | dict[str, Any]) -> str:
+        amount = bill["amount"]
+        return f"{amount:,.{self._decimals(amount)}f} {bill['currency']}"
+
+    def _decimals(self, amount: Decimal) -> int:
+        """Return the number of decimals to show: those of the price sheet, or more for an amount of another one."""
+        return max(self._sheet.decimals, -int(amount.normalize().as_tuple().exponent))
+
+    def _cells(self, lines: DataFrame) -> Iterator[list[str]]:
+        """Yield the rows of the CSV file."""
+        yield schemas.CHARGEBACK.names
+        for row in lines.toLocalIterator():
+            yield [self._cell(name, row) for name in schemas.CHARGEBACK.names]
+
+    def _cell(self, name: str, row: Row) -> str:
+        value = row[name]
+        if name == "amount":
+            return f"{value:.{self._decimals(value)}f}"
+        if isinstance(value, Decimal):
+            return f"{value.normalize():f}"
+        return "" if value is None else str(value)
+
+
+def _cluster(bill: Row | dict[str, Any]) -> str:
+    return bill["cluster"] or "all clusters"
 
 
 def _whole(period: Period, first: date | None, last: date | None) -> tuple[date | None, date | None]:
@@ -247,22 +272,6 @@ def _whole(period: Period, first: date | None, last: date | None) -> tuple[date 
         first = None if first is None else first.replace(day=1)
         last = None if last is None else last.replace(day=calendar.monthrange(last.year, last.month)[1])
     return first, last
-
-
-def _cells(lines: DataFrame, sheet: PriceSheet) -> Iterator[list[str]]:
-    """Yield the rows of the CSV file."""
-    yield schemas.CHARGEBACK.names
-    for row in lines.toLocalIterator():
-        yield [_cell(name, row, sheet) for name in schemas.CHARGEBACK.names]
-
-
-def _cell(name: str, row: Row, sheet: PriceSheet) -> str:
-    value = row[name]
-    if name == "amount":
-        return f"{value:.{sheet.decimals}f}"
-    if isinstance(value, Decimal):
-        return f"{value.normalize():f}"
-    return "" if value is None else str(value)
 
 
 def _between(first: date | None, last: date | None) -> str:

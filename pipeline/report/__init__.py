@@ -81,19 +81,21 @@ def report(
     days: Days | None = None,
     title: str = TITLE,
     cluster: str | None = None,
+    recorded: DataFrame | None = None,
 ) -> str:
     """Return the HTML file, made at the time ``made`` (UTC).
 
     ``tables`` are the existing tables of `headrace.pipeline.lake.tables`, with the rows of one ``cluster`` if that is
-    known.
+    known. ``recorded`` is the usage of all clusters, for the section on data quality, since the marks of instances
+    have no cluster; ``None``: that of ``tables``.
     """
     days = days or Days()
     whose = "" if cluster is None else f"Cluster {words.name(cluster)}. "
     about = f"{whose}{days}, UTC. Made by headrace pipeline report on {made:%Y-%m-%d at %H:%M} UTC."
-    return html(Page(title=title, about=about, sections=tuple(_sections(tables, days))))
+    return html(Page(title=title, about=about, sections=tuple(_sections(tables, days, recorded))))
 
 
-def _sections(tables: Mapping[str, DataFrame], days: Days) -> Iterator[Section]:
+def _sections(tables: Mapping[str, DataFrame], days: Days, recorded: DataFrame | None) -> Iterator[Section]:
     contents = dict(_of_usage(days.of(tables["usage"], "date")) if "usage" in tables else _without_usage())
     for table, (anchor, made, column) in _MADE_BY_JOBS.items():
         if table not in tables:
@@ -101,7 +103,8 @@ def _sections(tables: Mapping[str, DataFrame], days: Days) -> Iterator[Section]:
         else:
             frame = tables[table]
             contents[anchor] = made(days.of(frame, column) if column in frame.columns else frame)
-    contents["quality"] = quality.quality(*(tables.get(name) for name in ("usage", "marks", "quarantine")))
+    recorded = tables.get("usage") if recorded is None else recorded
+    contents["quality"] = quality.quality(recorded, tables.get("marks"), tables.get("quarantine"))
     for anchor, title in SECTIONS.items():
         yield Section(anchor=anchor, title=title, content=contents[anchor])
 

@@ -1,5 +1,5 @@
 """The sections about bills and budgets, from the tables ``chargeback`` and ``budgets``. Money is decimal; each sum is
-of one currency and kind of period.
+of one cluster (or of bills across clusters), currency and kind of period.
 """
 
 from __future__ import annotations
@@ -19,24 +19,27 @@ if TYPE_CHECKING:
 
 TOTAL: Final = "total"
 """The line of a bill that is the sum of the lines before it."""
-MOST_KINDS: Final = 6
-"""Maximum number of combinations of currency and kind of period."""
+MOST_KINDS: Final = 12
+"""Maximum number of combinations of cluster, currency and kind of period."""
 MOST_ITEMS: Final = 100
 """Maximum number of items shown; a price sheet has six prices and some shared costs, and a bill two more lines."""
 
 
 def bills(table: DataFrame) -> Content:
     """Return the section, from the table ``chargeback``."""
-    kinds = table.select("period", "currency").distinct().orderBy("period", "currency").limit(MOST_KINDS).collect()
+    by = ("period", "cluster", "currency")
+    kinds = table.select(*by).distinct().orderBy(*by).limit(MOST_KINDS).collect()
     if not kinds:
         return Content(sentences=("The table chargeback has no bills of periods that begin on these days.",))
-    parts = [part for period, currency in kinds for part in _of_kind(table, period, currency)]
+    parts = [part for kind in kinds for part in _of_kind(table, *kind)]
     return Content(sentences=("Sums over the bills of all periods that begin on these days.",), parts=tuple(parts))
 
 
-def _of_kind(table: DataFrame, period: str, currency: str) -> Iterator[Table]:
-    lines = table.where((sf.col("period") == period) & (sf.col("currency") == currency))
-    heading = f"Bills by {words.name(period)}, in {words.name(currency)}"
+def _of_kind(table: DataFrame, period: str, cluster: str | None, currency: str) -> Iterator[Table]:
+    of_cluster = sf.col("cluster").eqNullSafe(sf.lit(cluster))
+    lines = table.where((sf.col("period") == period) & of_cluster & (sf.col("currency") == currency))
+    whose = "all clusters" if cluster is None else f"cluster {words.name(cluster)}"
+    heading = f"Bills by {words.name(period)} of {whose}, in {words.name(currency)}"
     money = Column(title=words.name(currency), number=True)
     totals = lines.where(sf.col("item") == TOTAL).groupBy("team")
     summed = totals.agg(sf.count("*").alias("bills"), sf.sum("amount").alias("amount"))

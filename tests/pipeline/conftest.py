@@ -115,7 +115,8 @@ LONG_RUN: Final = {
         a_clock_that_is_ahead_makes_nobody_late""",
     "test_tables": "readers_see_all_changes_of_a_release_or_none",
     "test_report": """others_are_summed_so_that_all_is_all usage_without_throttles_or_bytes days_are_those_asked_for
-        a_browser_finds_names_to_be_text a_browser_draws_the_bars empty_tables_say_so""",
+        a_browser_finds_names_to_be_text a_browser_draws_the_bars empty_tables_say_so
+        records_without_a_cluster_are_those_of_the_only_one""",
     "test_end_to_end": """totals_are_the_clients_and_the_brokers_over_restarts
         a_killed_proxy_loses_its_last_second_at_most_and_it_shows
         what_if_throttles_the_users_that_the_proxy_throttled""",

@@ -38,13 +38,17 @@ if TYPE_CHECKING:
 
     Floats = NDArray[np.float64]
     Bools = NDArray[np.bool_]
+    Recorded = list[tuple[Bools, NDArray[np.int64]]]
+    """For each cluster: which entities are of it, and the sorted starts of the windows with usage of any of them."""
 
 SIGMAS_BETWEEN_QUARTILES: Final = 1.349
 """Distance of the quartiles of a normal distribution, in standard deviations."""
 LEAST_SPREAD: Final = 0.1
 """Minimum spread of logarithms, about 10 %: even entities with a steadier past may vary by this much."""
 STEADY: Final = 0.9
-"""Share of the windows since the first one. An entity that is active in fewer may stop without being reported."""
+"""Share of the windows since the first one in which the cluster has usage. An entity that is active in fewer may stop
+without being reported.
+"""
 IDS_PER_PRODUCE: Final = 0.05
 """Minimum of new producer ids per Produce request. A producer with twenty requests has made use of its id, so a hundred
 new pods are not churn.
@@ -83,6 +87,7 @@ class Examined:
     until_s: int
     """Windows that end after this second are not examined yet."""
     starts: Starts
+    """Of the past, too."""
     rules: Rules
 
 
@@ -104,10 +109,15 @@ def compared(windows: Any, sketches: Any, examined: Examined) -> Any:
     entities, (entity, of_sketch) = numbered(windows, sketches)
     seen = np.zeros(entities.num_rows, dtype=np.bool_)
     seen[entity] = True  # others have no window, and cannot have stopped on this day
-    whole = Windows.of(windows, entity, entities["cluster"].to_pylist(), examined.starts, examined.rules)
+    clusters = entities["cluster"].to_pylist()
+    whole = Windows.of(windows, entity, clusters, examined.starts, examined.rules)
     of_day = whole.at((whole.start >= examined.since_s) & (whole.start < examined.since_s + DAY_S))
     known = seen[of_sketch]
-    past = _Past.of(of_day, sketches.filter(pa.array(known)), of_sketch[known], len(seen), examined.rules)
+    recorded = [
+        (np.array([each == cluster for each in clusters], dtype=np.bool_), np.unique(np.asarray(starts, np.int64)))
+        for cluster, starts in examined.starts.items()
+    ]
+    past = _Past.of(of_day, sketches.filter(pa.array(known)), of_sketch[known], recorded, len(seen), examined.rules)
     return pa.concat_tables([_table(each, entities) for each in _by_hour(of_day, past, examined)])
 
 
@@ -137,9 +147,18 @@ class _Past:
     most: Floats
     least: Floats
     """The most extreme levels of hours (`known_levels`)."""
+    recorded: Recorded
 
     @classmethod
-    def of(cls, windows: Windows, sketches: Any, entity: NDArray[np.int64], entities: int, rules: Rules) -> _Past:
+    def of(
+        cls,
+        windows: Windows,
+        sketches: Any,
+        entity: NDArray[np.int64],
+        recorded: Recorded,
+        entities: int,
+        rules: Rules,
+    ) -> _Past:
         """Return the past at the beginning of the day. ``entity`` has the entity of each of the ``sketches``."""
         histograms, cells = Histograms.with_room_for(windows, windows.entity, entities, Past.of(sketches, entity))
         since = np.full(entities, NEVER)
@@ -151,6 +170,7 @@ class _Past:
             since=since,
             most=known_levels(sketches, "highest", entity, entities, rules),
             least=known_levels(sketches, "lowest", entity, entities, rules),
+            recorded=recorded,
         )
 
     def compare(self, windows: Windows, hour: int, rules: Rules) -> _Compared:
@@ -162,16 +182,23 @@ class _Past:
         long_enough = self.windows[entity] >= rules.least_past
         usual = np.where(long_enough[:, None], quartiles[:, :, 1], np.nan)
         score = (np.log(windows.values + NOTHING) - log[:, :, 1]) / spread
-        share = self.windows[entity] * rules.window_s / np.maximum(hour - self.since[entity], 1)
+        share = self.windows / np.maximum(self._recorded_until(hour), 1)
         return _Compared(
             windows=windows,
             usual=usual,
             score=np.where(long_enough[:, None], score, np.nan),
             most=self.most[entity, :, -1],
             least=self.least[entity, :, -1],
-            steady=long_enough & (share >= STEADY),
+            steady=long_enough & (share[entity] >= STEADY),
             rules=rules,
         )
+
+    def _recorded_until(self, hour: int) -> NDArray[np.int64]:
+        """Return the number of windows with usage of the cluster since the first one of each entity."""
+        number = np.zeros(len(self.since), dtype=np.int64)
+        for of_cluster, starts in self.recorded:
+            number[of_cluster] = np.searchsorted(starts, hour) - np.searchsorted(starts, self.since[of_cluster])
+        return number
 
     def add(self, windows: Windows, rows: NDArray[np.int64]) -> None:
         """Add an hour. ``rows``: the numbers of its windows in the day."""
@@ -196,7 +223,7 @@ class _Compared:
     """The level that values exceeded in ``known_hours`` earlier hours; infinite, as ``least``, if there were fewer."""
     least: Floats
     steady: Bools
-    """Whether nine of ten earlier windows had usage."""
+    """Whether the entity had usage in nine of ten earlier windows in which its cluster had any."""
     rules: Rules
 
     def emptier(self) -> Bools:

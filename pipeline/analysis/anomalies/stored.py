@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
     from headrace.pipeline.analysis.anomalies.rules import Rules
+    from headrace.pipeline.analysis.anomalies.windows import Starts
     from headrace.pipeline.lake.tables import Lake
 
 FINAL_S: Final = DAY_S
@@ -137,5 +138,19 @@ class Days:
         windows = self._windows(day)
         sketches = self._sketches(day - timedelta(days=self.rules.past_days), day - timedelta(days=1))
         rows = windows.count() + sketches.count() * WINDOWS_OF_A_SKETCH
-        examined = Examined(since_s=second_of(day), until_s=self.until_s, starts=starts_of(windows), rules=self.rules)
+        starts = self._starts(day)
+        examined = Examined(since_s=second_of(day), until_s=self.until_s, starts=starts, rules=self.rules)
         return anomalies(deviations(windows, sketches, examined, rows), self.rules)
+
+    def _starts(self, day: date) -> Starts:
+        """Return the starts of the windows with usage of the day and its past; all those of days whose windows were
+        removed after their sketches had been made."""
+        first = day - timedelta(days=self.rules.past_days)
+        windows = self._of_this_length(WINDOWS, schemas.ANOMALY_WINDOWS).where(sf.col("date").between(first, day))
+        starts = starts_of(windows)
+        kept = {start // DAY_S for of_cluster in starts.values() for start in of_cluster}
+        removed = [each for each in self._sketched if first <= each < day and second_of(each) // DAY_S not in kept]
+        every = [
+            start for each in removed for start in range(second_of(each), second_of(each) + DAY_S, self.rules.window_s)
+        ]
+        return {cluster: [*of_cluster, *every] for cluster, of_cluster in starts.items()}

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from headrace.pipeline.analysis.recommend.quotas import for_default, with_own_quota, with_quotas
+from headrace.pipeline.analysis.recommend.quotas import for_default, has_own_quota, with_quotas
 from headrace.pipeline.analysis.recommend.rates import demand, measured, rates
 from headrace.pipeline.analysis.recommend.reasons import reason
 from headrace.pipeline.lake import schemas
@@ -42,7 +42,7 @@ def needs_of(usage: DataFrame, rules: Rules) -> DataFrame:
 
 def recommendations(needs: DataFrame, rules: Rules) -> DataFrame:
     """Return the rows of `needs_of` whose entities were active for long enough, and those of the default entity."""
-    own = with_own_quota(needs, rules).withColumn("reason", reason(rules))
+    own = needs.where(has_own_quota(rules)).withColumn("reason", reason(rules))
     if not rules.default:
         return own.select(*schemas.RECOMMENDATIONS.names)
     return own.unionByName(for_default(needs, rules), allowMissingColumns=True).select(*schemas.RECOMMENDATIONS.names)

@@ -53,8 +53,9 @@ def for_default(needs: DataFrame, rules: Rules) -> DataFrame:
     """Return the quotas that suffice for 19 of 20 entities (`schemas.RECOMMENDATIONS`, with the columns of
     `with_quotas`), of the keys that enough entities use.
 
-    Entities that misbehave do not count. With a capacity, a quota is at most what the entities' own quotas leave of it;
-    where they leave nothing, there is none.
+    Entities that misbehave do not count. With a capacity, a quota is at most what the entities' own quotas leave of it,
+    divided by the number of entities that have usage of the key and no quota of their own, since each of them may use
+    the whole default quota; where they leave nothing, there is none.
     """
     widely = ("p50", "p95", "p99", "peak", "burst", "need", "wanted")
     of_widely = [sf.expr(f"percentile_disc({WIDELY}) within group (order by {each})").alias(each) for each in widely]
@@ -65,13 +66,17 @@ def for_default(needs: DataFrame, rules: Rules) -> DataFrame:
         sf.count("*").alias("entities"),
         sf.max("estimated").alias("estimated"),
     )  # fmt: skip
-    own = with_own_quota(needs, rules).groupBy("key").agg(sf.sum("quota").alias("_sum"), sf.count("*").alias("_count"))
-    left = rules.by_key(rules.capacity.get) - sf.col("own_sum")
+    has_own = has_own_quota(rules)
+    own = needs.groupBy("key").agg(
+        sf.coalesce(sf.sum(sf.when(has_own, sf.col("quota"))), sf.lit(0.0)).alias("own_sum"),
+        sf.count_if(has_own).alias("own_quotas"),
+        sf.count_if(~has_own).alias("without"),
+    )
+    left = (rules.by_key(rules.capacity.get) - sf.col("own_sum")) / sf.greatest("without", sf.lit(1))
     names = {each: str(DEFAULT) if each in rules.by.columns else None for each in ENTITY}
     return (
         over_entities.where(sf.col("entities") >= rules.least_entities)
-        .join(own, "key", "left")
-        .withColumns({"own_sum": sf.coalesce("_sum", sf.lit(0.0)), "own_quotas": sf.coalesce("_count", sf.lit(0))})
+        .join(own, "key")
         .withColumns({"_left": left, "_quota": _quota(rules)})
         .withColumn("_bound", _whole(rounded_down(sf.col("_left")), sf.floor))
         .where("_left is null or _bound > 0")
@@ -84,9 +89,9 @@ def for_default(needs: DataFrame, rules: Rules) -> DataFrame:
     )
 
 
-def with_own_quota(needs: DataFrame, rules: Rules) -> DataFrame:
-    """Return the rows of entities that were active for long enough to get a quota of their own."""
-    return needs.where(sf.col("entity_seconds") >= rules.least_seconds)
+def has_own_quota(rules: Rules) -> Column:
+    """Return whether an entity was active for long enough to get a quota of its own."""
+    return sf.col("entity_seconds") >= rules.least_seconds
 
 
 # --- misbehaviour -----------------------------------------------------------------------------------------------------

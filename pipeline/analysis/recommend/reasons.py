@@ -49,10 +49,12 @@ def default_reason(rules: Rules) -> Column:
         shown(sf.col("wanted")),
     )
     bounded = sf.format_string(
-        "; bounded to what the capacity of %s leaves after the other %,d quotas, %s in all",
+        "; bounded to what the capacity of %s leaves after the other %,d quotas, %s in all, for each of the %,d"
+        " entities without a quota of their own",
         shown(rules.by_key(rules.capacity.get)),
         sf.col("own_quotas"),
         shown(sf.col("own_sum")),
+        sf.col("without"),
     )
     return sf.concat(
         needed,

@@ -27,7 +27,7 @@ from headrace.quota_callbacks.records.replay import KEYS
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-    from pyspark.sql import DataFrame
+    from pyspark.sql import DataFrame, SparkSession
 
     from headrace.pipeline.analysis.what_if.quotas import Quotas
 
@@ -121,10 +121,7 @@ def answers(named: NamedUsage) -> DataFrame:
 
 
 def _charges(named: NamedUsage) -> DataFrame:
-    """Return the charges of all records, ordered by ``key`` in each partition, with all of a bucket in one of them.
-
-    The number of partitions is given, so that Spark does not merge small ones: their cost is Python time, not bytes.
-    """
+    """Return the charges of all records, ordered by ``key`` in each partition, with all of a bucket in one of them."""
     spark, buckets, usage = named.usage.sparkSession, named.buckets, named.usage
     if named.demand is not None:
         usage = usage.unionByName(named.demand, allowMissingColumns=True)
@@ -144,8 +141,16 @@ def _charges(named: NamedUsage) -> DataFrame:
         .where("amount > 0 and bucket is not null")
         .select((sf.shiftleft("bucket", SECOND_BITS) + sf.col("second")).alias("key"), "sender", "amount")
     )
-    partitions = int(spark.conf.get("spark.sql.shuffle.partitions") or 200)
-    return charges.repartition(partitions, sf.shiftright("key", SECOND_BITS)).sortWithinPartitions("key")
+    return charges.repartition(partitions(spark), sf.shiftright("key", SECOND_BITS)).sortWithinPartitions("key")
+
+
+def partitions(spark: SparkSession) -> int:
+    """Return the number of partitions for work in Python: that of a shuffle, or more to use all cores.
+
+    It is given to Spark, which would otherwise merge small ones: their cost is Python time, not bytes. On one machine,
+    a shuffle has `headrace.pipeline.lake.session.LOCAL_SHUFFLE_PARTITIONS`, however many cores there are.
+    """
+    return max(int(spark.conf.get("spark.sql.shuffle.partitions") or 200), spark.sparkContext.defaultParallelism)
 
 
 class _Table:

@@ -15,6 +15,7 @@ from pyspark.sql import functions as sf
 from pyspark.sql.pandas.functions import pandas_udf
 from pyspark.sql.types import StringType
 
+from headrace.pipeline.analysis.what_if.answers import partitions
 from headrace.pipeline.lake import schemas
 from headrace.quota_callbacks.records.replay import KEYS, Op, Replay, Usage
 from headrace.quota_callbacks.verdicts import Refuse
@@ -74,11 +75,9 @@ def _by_bucket(events: DataFrame, quotas: Quotas) -> DataFrame:
 def _in_order(events: DataFrame) -> DataFrame:
     """Sort each bucket's events by time, then by sender, so that results are reproducible; a bucket is in one
     partition.
-
-    The number of partitions is given, so that Spark does not merge small ones: their cost is Python time, not bytes.
     """
-    partitions = int(events.sparkSession.conf.get("spark.sql.shuffle.partitions") or 200)
-    return events.repartition(partitions, "bucket").sortWithinPartitions("bucket", "t_ms", "order", "user", "client_id")
+    by_bucket = events.repartition(partitions(events.sparkSession), "bucket")
+    return by_bucket.sortWithinPartitions("bucket", "t_ms", "order", "user", "client_id")
 
 
 # --- on the executors -------------------------------------------------------------------------------------------------

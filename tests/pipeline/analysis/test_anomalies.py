@@ -5,12 +5,14 @@ from __future__ import annotations
 import dataclasses
 import math
 import random
+import time
 from datetime import UTC, date, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from click.testing import CliRunner
 from pyspark.sql import functions as sf
+from pyspark.sql.types import DateType, StructField, StructType
 
 from headrace.pipeline.analysis.anomalies.deviating import Examined, deviations
 from headrace.pipeline.analysis.anomalies.findings import anomalies, duration
@@ -18,6 +20,7 @@ from headrace.pipeline.analysis.anomalies.rules import DAY_S, Rules
 from headrace.pipeline.analysis.anomalies.sketches import sketches_of
 from headrace.pipeline.analysis.anomalies.windows import starts_of, windows_of
 from headrace.pipeline.cli import pipeline
+from headrace.pipeline.jobs.anomalies import _report_result
 from headrace.pipeline.lake import schemas
 from headrace.pipeline.lake.tables import Lake
 from headrace.quota_callbacks.api_keys import ApiKey
@@ -376,6 +379,19 @@ def test_durations(seconds: int, said: str) -> None:
 def run(*arguments: str) -> tuple[int, str]:
     result = CliRunner().invoke(pipeline, ["anomalies", *arguments], catch_exceptions=False)
     return result.exit_code, result.output
+
+
+def test_times_are_utc(lake: Lake, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    row = {"date": DAY, "start": datetime.fromtimestamp(at(9)["second"], UTC), "kind": "churn", "description": "much"}
+    schema = StructType([*schemas.ANOMALIES, StructField("date", DateType())])
+    made = lake.spark.createDataFrame([tuple(row.get(name) for name in schema.names)], schema)
+    lake.replace("anomalies", made.coalesce(1), "date")
+    with monkeypatch.context() as patched:
+        patched.setenv("TZ", "Asia/Kolkata")
+        time.tzset()
+        _report_result(lake, DAY, DAY)
+    time.tzset()
+    assert f"{DAY} 09:00 churn: much" in capsys.readouterr().out
 
 
 def test_the_table_is_rewritten_for_the_examined_days(spark: SparkSession, tmp_path: Path) -> None:

@@ -26,8 +26,9 @@ Found = dict[tuple[int, int, str], tuple[float, float | None, float | None]]
 
 
 def made_usage(seed: int) -> tuple[Usage, set[tuple[int, int, str]]]:
-    """Return a week of clients whose loads vary by day and at random, some seldom, and what is planted on its last day:
-    forty times the usual and the like, and for one client nothing; clients that are active seldom have none.
+    """Return a week of clients whose loads vary by day and at random, some seldom, with a day on which nothing was
+    recorded, and what is planted on its last day: forty times the usual and the like, and for one client nothing;
+    clients that are active seldom have none.
     """
     dice = np.random.default_rng(seed)
     usage: Usage = {}
@@ -35,7 +36,7 @@ def made_usage(seed: int) -> tuple[Usage, set[tuple[int, int, str]]]:
         level, size = dice.lognormal(8, 0.5), dice.lognormal(9, 0.5)
         swing, share = dice.uniform(1, 2), 0.3 if client % 5 == 4 else 1.0
         for start in range(MIDNIGHT - 6 * DAY_S, MIDNIGHT + DAY_S, RULES.window_s):
-            if dice.random() < share:
+            if dice.random() < share and not MIDNIGHT - 4 * DAY_S <= start < MIDNIGHT - 3 * DAY_S:
                 requests = round(level * (swing if start % DAY_S < DAY_S // 2 else 1) * dice.lognormal(0, 0.1))
                 usage[client, start] = {
                     "requests": requests, "failed": dice.poisson(2), "bytes": round(requests * size),
@@ -100,16 +101,18 @@ def value_of(window: Window | None, quantity: str) -> float:
 def found_exactly(usage: Usage) -> Found:
     """Compare each window with the values of all earlier windows, up to its hour."""
     found: Found = {}
+    recorded = {start for _, start in usage}
     for client in range(CLIENTS):
         starts = sorted(start for each, start in usage if each == client)
-        ends = [start + RULES.window_s for start in starts if (client, start + RULES.window_s) not in usage]
-        rows = {start: usage.get((client, start)) for start in (*starts, *ends) if start < MIDNIGHT + DAY_S}
+        ends = {start + RULES.window_s for start in starts} - set(starts)
+        rows = {start: usage.get((client, start)) for start in {*starts, *ends} & recorded}
         used = {start for start, window in rows.items() if window is not None}
         for hour in range(MIDNIGHT, MIDNIGHT + DAY_S, HOUR_S):
             earlier = {start: window for start, window in rows.items() if start < hour}
+            possible = sum(min(earlier) <= start < hour for start in recorded)
             usual = {
                 quantity: usual_of({start: value_of(window, quantity) for start, window in earlier.items()},
-                                   used, quantity)
+                                   used, possible, quantity)
                 for quantity in QUANTITIES
             }  # fmt: skip
             for start in (each for each in rows if hour <= each < hour + HOUR_S):
@@ -119,10 +122,11 @@ def found_exactly(usage: Usage) -> Found:
 
 
 Usual = tuple[int, int, float, float, float, float]
-"""Number of windows, start of the first, median, spread, and the fifth most extreme levels of hours."""
+"""Number of windows, and of those with usage of any client since the first; median, spread, and the fifth most extreme
+levels of hours."""
 
 
-def usual_of(values: dict[int, float], used: set[int], quantity: str) -> Usual:
+def usual_of(values: dict[int, float], used: set[int], possible: int, quantity: str) -> Usual:
     counted = [value for start, value in values.items() if start in used]
     lower, median, upper = np.percentile(counted, [25, 50, 75], method="inverted_cdf")
     nothing = QUANTITIES[quantity]
@@ -131,7 +135,7 @@ def usual_of(values: dict[int, float], used: set[int], quantity: str) -> Usual:
     for start, value in values.items():
         hours.setdefault(start // HOUR_S, []).append(value)
     most = sorted(map(max, hours.values()), reverse=True)[4]
-    return len(counted), min(values), median, spread, most, sorted(map(min, hours.values()))[4]
+    return len(counted), possible, median, spread, most, sorted(map(min, hours.values()))[4]
 
 
 def judged(
@@ -155,9 +159,9 @@ def judged(
     }
     found = {}
     for quantity, is_enough in enough.items():
-        count, since, median, spread, most, least = usual[quantity]
+        count, possible, median, spread, most, least = usual[quantity]
         assert count >= RULES.least_past
-        nothing, steady = QUANTITIES[quantity], count * RULES.window_s >= 0.9 * (start - start % HOUR_S - since)
+        nothing, steady = QUANTITIES[quantity], count >= 0.9 * possible
         score = (math.log(value[quantity] + nothing) - math.log(median + nothing)) / spread
         above = value[quantity] > 3 * median and score >= 5 and value[quantity] > most and is_enough
         below = value[quantity] * 3 < median and score <= -5 and value[quantity] < least and steady

@@ -108,3 +108,22 @@ def test_the_table_is_never_of_other_quotas(lake: Lake, days: tuple[str, ...], w
     assert f"the table backtest has no rows of this cluster: {why}" in result.output
     assert lake.read("backtest", schemas.BACKTEST).count() == 0
     assert lake.read_of_cluster("recommendations", schemas.RECOMMENDATIONS, "cluster-1").count() > 0
+
+
+def test_a_run_that_ends_before_its_back_test_leaves_none_of_other_quotas(
+    spark: SparkSession, lake: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kept = Row(**dict.fromkeys(schemas.BACKTEST.names) | {"user": "steady", "key": "producer_byte_rate"})
+    rows = spark.createDataFrame([kept], schemas.BACKTEST)
+    for cluster in ("cluster-1", "cluster-2"):
+        lake.replace_of_cluster("backtest", rows, cluster)
+
+    def killed(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("headrace.pipeline.jobs.recommend.backtest", killed)
+    arguments = ("--lake", lake.root, *DAYS, "--cluster", "cluster-1", "--no-default")
+    assert CliRunner().invoke(pipeline, ["recommend", *arguments]).exit_code != 0
+    assert lake.read_of_cluster("recommendations", schemas.RECOMMENDATIONS, "cluster-1").count() > 0
+    assert lake.read_of_cluster("backtest", schemas.BACKTEST, "cluster-1").count() == 0
+    assert lake.read_of_cluster("backtest", schemas.BACKTEST, "cluster-2").count() == 1

@@ -27,6 +27,8 @@ DAY_S = 86_400
 SPAN_S = 11
 RNG = np.random.default_rng(18)
 
+BRIEF = ("brief-1", "brief-2")
+"""Users without a quota of their own."""
 PRESENT = {"ignores": 5000.0, "saturated": 10.0**9}
 RULES = Rules(
     least=dict.fromkeys(QuotaKey, 0.001) | {PRODUCER: 1, CONSUMER: 1},
@@ -100,7 +102,8 @@ def clients() -> dict[str, Client]:
     found["ignores"] = Client(half, sizes(200) + 200_000, held=held)
     found["saturated"] = Client(half, sizes(200) + 200_000, held=held)
     found["unknown"] = Client(half, sizes(200) + 200_000, held=held)
-    found["brief"] = Client(half[:10], sizes(10))
+    for name in BRIEF:
+        found[name] = Client(half[:10], sizes(10))
     return found
 
 
@@ -168,9 +171,9 @@ def test_the_clients_are_of_every_kind() -> None:
 
 
 def test_rows_are_those_of_numpy(found: dict[tuple[str, QuotaKey], Row]) -> None:
-    assert {user for user, key in found if key is PRODUCER} == {*CLIENTS, "<default>"} - {"brief"}
+    assert {user for user, key in found if key is PRODUCER} == {*CLIENTS, "<default>"} - set(BRIEF)
     for name, each in EXPECTED.items():
-        if name != "brief":
+        if name not in BRIEF:
             row = found[name, PRODUCER].asDict()
             assert row["misbehaviour"] == each["misbehaviour"], name
             for column in each.keys() - {"wanted", "misbehaviour"}:
@@ -199,13 +202,14 @@ def test_the_default_quota_is_what_most_need_and_the_cluster_can_bear(
 ) -> None:
     behaving = [each["wanted"] for each in EXPECTED.values() if each["misbehaviour"] is None]
     widely = np.ceil(rounded(np.percentile(behaving, 95, method="inverted_cdf"), ROUND_CEILING))
-    own = sum(each["quota"] for name, each in EXPECTED.items() if name != "brief")
-    left = rounded(RULES.capacity[PRODUCER] - own, ROUND_FLOOR)
+    own = sum(each["quota"] for name, each in EXPECTED.items() if name not in BRIEF)
+    left = rounded((RULES.capacity[PRODUCER] - own) / len(BRIEF), ROUND_FLOOR)
     assert 0 < left < widely
     row = found["<default>", PRODUCER]
     assert row.quota == pytest.approx(left)
     assert f"of the {len(behaving)} entities with such usage" in row.reason
     assert "; bounded to what the capacity of 2.9 MB/s leaves after the other 13 quotas," in row.reason
+    assert row.reason.endswith(" for each of the 2 entities without a quota of their own")
     calm = [client for client in CLIENTS.values() if client.fetched is not None]
     most = max(np.percentile(rates(each.seconds, each.fetched), 99) for each in calm if each.fetched is not None)
     assert found["<default>", CONSUMER].quota == rounded(1.3 * most, ROUND_CEILING)

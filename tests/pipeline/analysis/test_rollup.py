@@ -15,9 +15,11 @@ from pyspark.sql import functions as sf
 from headrace.pipeline.analysis.prices import NO_TEAM, UNATTRIBUTED, PriceSheet, TeamTerms
 from headrace.pipeline.analysis.rollup import Period, bill, by_day, by_hour, changed_days, changed_periods
 from headrace.pipeline.cli import pipeline
+from headrace.pipeline.jobs.rollup import Bills
 from headrace.pipeline.lake import schemas
 from headrace.pipeline.lake.tables import Lake
 from headrace.quota_callbacks.api_keys import ApiKey
+from tests.pipeline.finops.billing import lines, write_bills
 from tests.pipeline.records import NOON, record, usage
 
 if TYPE_CHECKING:
@@ -450,9 +452,35 @@ def test_the_bill_as_csv(lake: Lake, tmp_path: Path) -> None:
         (NO_TEAM, "requests", "9.00"), (NO_TEAM, "total", "9.00"),
         (UNATTRIBUTED, "requests", "2.00"), (UNATTRIBUTED, "total", "2.00"),
     ]  # fmt: skip
-    assert "2 bills, 11.00 EUR in all" in result.output
+    assert "cluster-1: 2 bills, 11.00 EUR in all" in result.output
     assert f"2026-09  cluster-1  {NO_TEAM}  9.00 EUR" in result.output
     assert "prices for team nobody, which has no usage" in result.output
+
+
+def test_bills_are_summed_by_cluster_and_currency_and_keep_their_decimals(
+    lake: Lake, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The bills of August are of an earlier price sheet, in dollars with six decimals."""
+    write_bills(
+        lake,
+        lines("a", ("requests", "2.5")),
+        lines("b", ("requests", "4"), cluster="c2"),
+        lines("a", ("requests", "0.001234"), date=dt.date(2026, 8, 1), currency="USD"),
+        lines("b", ("requests", "1"), date=dt.date(2026, 8, 1), currency="USD"),
+    )
+    bills = Bills(PriceSheet(currency="EUR"), Period.MONTH, across_clusters=False)
+    result = bills.report(Lake(lake.spark, lake.root), None, None, [], str(tmp_path / "bills.csv"))
+    assert [tuple(each.values()) for each in result["totals"]] == [
+        ("c1", "EUR", 1, Decimal("2.5")), ("c1", "USD", 2, Decimal("1.001234")), ("c2", "EUR", 1, 4),
+    ]  # fmt: skip
+    assert result["bills"] == 4
+    reported = capsys.readouterr().err
+    assert "c1: 1 bills, 2.50 EUR in all" in reported
+    assert "c1: 2 bills, 1.001234 USD in all" in reported
+    assert "2026-08  c1  a  0.001234 USD" in reported
+    with (tmp_path / "bills.csv").open(encoding="utf-8", newline="") as file:
+        amounts = [row["amount"] for row in csv.DictReader(file) if row["item"] == "total"]
+    assert amounts == ["0.001234", "1.00", "2.50", "4.00"]
 
 
 @pytest.mark.exhaustive
@@ -472,7 +500,7 @@ def test_days_whose_usage_is_gone_can_still_be_billed(spark: SparkSession, lake:
     result = run(lake.root, "--prices", str(tmp_path / "prices.toml"))
     assert result.exit_code == 0, result.output
     assert f"{lake.root} has no new usage: nothing was rolled up" in result.output
-    assert "2 bills, 11.00 EUR in all" in result.output
+    assert "cluster-1: 2 bills, 11.00 EUR in all" in result.output
 
 
 @pytest.mark.exhaustive

@@ -11,21 +11,27 @@ import pytest
 from click.testing import CliRunner
 
 from headrace.pipeline.cli import pipeline
+from headrace.pipeline.lake import schemas
 from headrace.pipeline.lake.tables import MADE_BY, Lake
 from headrace.pipeline.report import SECTIONS, Days, report, sums
+from headrace.pipeline.report.bills import bills
+from headrace.pipeline.report.page import Table
 from tests.pipeline.records import NOON, record, usage
 from tests.pipeline.report.report_pages import (
     CONSUMER,
     MADE,
+    MONDAY,
     ODD,
     PRODUCER,
     REQUESTS,
     SCRIPT,
     Read,
+    bill,
     no_references,
     pixels_of,
     tables_of,
 )
+from tests.pipeline.report.report_pages import table as table_of
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -322,6 +328,67 @@ def test_errors_name_their_cause(spark: SparkSession, tmp_path: Path) -> None:
     assert turned.exit_code == 2
     assert "--from 2026-09-22 is after --to 2026-09-21" in turned.stderr
     assert not (tmp_path / "report.html").exists()
+
+
+# --- several clusters ---
+
+
+@pytest.fixture(scope="module")
+def of_two(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Lake:
+    """A lake of two clusters; on the first day, proxy-a-1 records before it knows its cluster."""
+    lake = Lake(spark, str(tmp_path_factory.mktemp("two")))
+    records = [
+        record(NOON, sequence=0, cluster=None, requests=2),
+        record(NOON + 1, sequence=1, requests=3),
+        record(NOON + 86_400, instance="proxy-b-1", sequence=0, cluster="cluster-2", requests=50),
+    ]
+    lake.replace("usage", usage(spark, records).coalesce(1), "date", "hour")
+    ends = [{"date": MONDAY, "kind": "end", "instance": "proxy-b-1", "sequence": 1}]
+    lake.replace("marks", table_of(spark, schemas.MARKS, *ends).coalesce(1), "date")
+    bills = [
+        line | {"cluster": f"cluster-{n}", "date": dt.date(2026, 9, 25)} for n in (1, 2) for line in bill("search", n)
+    ]
+    with lake.release() as tables:
+        tables.replace("chargeback", table_of(spark, schemas.CHARGEBACK, *bills).coalesce(1), "period", "date")
+    return lake
+
+
+def test_data_quality_is_that_of_all_clusters(of_two: Lake, tmp_path: Path) -> None:
+    file = tmp_path / "report.html"
+    result = run(of_two.root, "--cluster", "cluster-2", "--output", str(file))
+    assert result.exit_code == 0, result.output
+    read = Read(file.read_text(encoding="utf-8"))
+    assert read.row("glance", "requests") == ["50"]
+    assert "with records: 2. Of these, 1 ended in order" in read.text("quality")
+    assert "No gaps were found." in read.text("quality")
+    assert read.row("bills", "all") == ["1", "4.00"]
+
+
+def test_records_without_a_cluster_are_those_of_the_only_one(of_two: Lake, tmp_path: Path) -> None:
+    file = tmp_path / "report.html"
+    result = run(of_two.root, "--to", "2026-09-21", "--output", str(file))
+    assert result.exit_code == 0, result.output
+    read = Read(file.read_text(encoding="utf-8"))
+    assert "Cluster cluster-1." in read.text("")
+    assert read.row("glance", "requests") == ["5"]
+    assert "No gaps were found." in read.text("quality")
+
+
+def test_bills_of_several_clusters_are_not_summed_without_usage(of_two: Lake, tmp_path: Path) -> None:
+    result = run(of_two.root, "--from", "2026-09-25", "--output", str(tmp_path / "report.html"))
+    assert result.exit_code == 1
+    assert "the table chargeback is of 2 clusters, cluster-1, cluster-2; expected --cluster ID" in result.output
+
+
+def test_bills_of_one_cluster_and_of_all_are_apart(spark: SparkSession) -> None:
+    lines = [line | {"cluster": cluster} for cluster in ("cluster-1", None) for line in bill("search", 1)]
+    captions = [
+        part.caption for part in bills(table_of(spark, schemas.CHARGEBACK, *lines)).parts if isinstance(part, Table)
+    ]
+    assert captions[::2] == [
+        "Bills by day of all clusters, in EUR: teams, at most 20",
+        "Bills by day of cluster cluster-1, in EUR: teams, at most 20",
+    ]
 
 
 # --- a real browser ---

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import random
 from operator import itemgetter
-from typing import TYPE_CHECKING, Any
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 from click.testing import CliRunner
 
 from headrace.pipeline.analysis.quota_files import read_quotas
-from headrace.pipeline.analysis.what_if.answers import what_if
+from headrace.pipeline.analysis.what_if.answers import partitions, what_if
 from headrace.pipeline.analysis.what_if.decisions import decide
 from headrace.pipeline.analysis.what_if.quotas import fixed_quotas
 from headrace.pipeline.analysis.what_if.traces import read_trace
@@ -45,6 +46,18 @@ def lines_of(spark: SparkSession, *entries: dict[str, Any] | str) -> DataFrame:
 def change(user: str, **values: float) -> Change:
     entity = QuotaEntity(user=DEFAULT if user == "<default>" else user)
     return Change(t_ms=0, entity=entity, values={QuotaKey(key): value for key, value in values.items()}, removed=())
+
+
+# --- the number of tasks ---
+
+
+@pytest.mark.parametrize(
+    ("of_a_shuffle", "cores", "number"), [("8", 2, 8), ("8", 16, 16), ("200", 16, 200), (None, 4, 200)]
+)
+def test_work_in_python_has_a_task_for_each_core(of_a_shuffle: str | None, cores: int, number: int) -> None:
+    conf = SimpleNamespace(get=lambda _: of_a_shuffle)
+    session = SimpleNamespace(conf=conf, sparkContext=SimpleNamespace(defaultParallelism=cores))
+    assert partitions(cast("SparkSession", session)) == number
 
 
 # --- traces ---
