@@ -100,6 +100,27 @@ def test_of_two_jobs_at_the_same_time_one_fails_and_says_so(lake: Lake, spark: S
     assert seen(lake) == ([3], [])
 
 
+@pytest.mark.exhaustive
+def test_a_release_that_another_job_publishes_first_stays(
+    lake: Lake, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    replace_whole = Lake.replace_whole
+
+    def publish_first(self: Lake, table: str, frame: DataFrame) -> None:
+        monkeypatch.setattr(Lake, "replace_whole", replace_whole)
+        Lake(spark, lake.root)._publish(1, {"rollup_day": 5})
+        self.replace_whole(table, frame)
+
+    def work() -> None:
+        with lake.release() as draft:
+            draft.replace("rollup_day", day(spark, 1), "date")
+
+    monkeypatch.setattr(Lake, "replace_whole", publish_first)
+    with pytest.raises(ConflictError, match="it has released its tables first"):
+        work()
+    assert released(lake) == [(1, 5)]
+
+
 def released(lake: Lake) -> list[tuple[int, int]]:
     rows = lake.table("releases").toDF().collect()
     return sorted((row.number, row.versions["rollup_day"]) for row in rows)
