@@ -56,14 +56,32 @@ def of_one_cluster(usage: DataFrame, cluster: str | None) -> tuple[DataFrame, Re
     if cluster is not None:
         usage = usage.where(sf.col("cluster") == cluster)
     size = sf.col("request_bytes") + sf.col("response_bytes")
-    found = usage.agg(
+    seconds = (sf.col("second").alias(name) for name in ("first_second", "last_second"))
+    records = usage.select("cluster", "user", sf.lit(1).alias("records"), size.alias("bytes"), *seconds)
+    return usage, recorded(records, cluster)
+
+
+def by_sender(usage: DataFrame, *sums: Column) -> DataFrame:
+    """Return usage by cluster, user and client id: the columns that `recorded` needs, and ``sums``."""
+    return usage.groupBy("cluster", "user", "client_id").agg(
         sf.count("*").alias("records"),
+        sf.sum(sf.col("request_bytes") + sf.col("response_bytes")).alias("bytes"),
+        sf.min("second").alias("first_second"),
+        sf.max("second").alias("last_second"),
+        *sums,
+    )
+
+
+def recorded(parts: DataFrame, cluster: str | None) -> Recorded:
+    """Return what usage consists of these parts (`by_sender`); see `of_one_cluster`."""
+    found = parts.agg(
+        sf.coalesce(sf.sum("records"), sf.lit(0)).alias("records"),
         _clusters(),
-        sf.coalesce(sf.sum(sf.when(sf.col("user").isNull(), size)), sf.lit(0)).alias("unattributed"),
-        sf.date_format(sf.timestamp_seconds(sf.min("second")), "yyyy-MM-dd HH:mm").alias("since"),
-        sf.date_format(sf.timestamp_seconds(sf.max("second")), "yyyy-MM-dd HH:mm").alias("until"),
+        sf.coalesce(sf.sum(sf.when(sf.col("user").isNull(), sf.col("bytes"))), sf.lit(0)).alias("unattributed"),
+        sf.date_format(sf.timestamp_seconds(sf.min("first_second")), "yyyy-MM-dd HH:mm").alias("since"),
+        sf.date_format(sf.timestamp_seconds(sf.max("last_second")), "yyyy-MM-dd HH:mm").alias("until"),
     ).collect()[0]
-    return usage, Recorded(
+    return Recorded(
         cluster=cluster or _only(found.clusters),
         records=found.records,
         since=found.since,

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any, Final
 
 import click
+from pyspark.sql import functions as sf
 
 from headrace.pipeline.cli import LAKE, job_options
 from headrace.pipeline.errors import InputError, OutputError
@@ -23,10 +24,16 @@ if TYPE_CHECKING:
     from datetime import date
     from decimal import Decimal
 
+    from headrace.pipeline.finops.budget_files import Budgets
     from headrace.pipeline.lake.session import SparkOptions
     from headrace.pipeline.output import Result
 
-TABLE = "budgets"
+TABLE: Final = "budgets"
+PREVIOUS_DAYS: Final = 3
+"""Number of days of a month on which the month before is checked, too. ``ingest`` accepts records up to a day late
+(``--watermark``), so usage of the last hour may arrive on the first day; the rollup of the next night bills it on the
+second, or on the third if the run of one night has failed.
+"""
 
 
 @click.command()
@@ -38,7 +45,8 @@ TABLE = "budgets"
     "--month",
     type=click.DateTime(["%Y-%m"]),
     metavar="MONTH",
-    help="The month, such as 2026-11.  [default: the present one, UTC]",
+    help="The month, such as 2026-11.  [default: the present one, UTC, and on its first"
+    f" {PREVIOUS_DAYS} days also the one before]",
 )
 @click.option(
     "--prometheus", metavar="FILE", help="Text file for node_exporter's textfile collector; its name ends with .prom."
@@ -71,23 +79,55 @@ def command(
     there = open_lake("budgets", spark, lake)
     checked = datetime.now(UTC).replace(microsecond=0)
     first = (checked if month is None else month).date().replace(day=1)
-    bills = bills_of(there.read("chargeback", schemas.CHARGEBACK), first, budgets, path)
-    days = there.read_or_empty("rollup_day", schemas.ROLLUP_DAY)
-    hours = there.read_or_empty("rollup_hour", schemas.ROLLUP_HOUR)
-    progress = progress_of(days, hours, first, checked.date())
-    delivered = _delivered(there, first)
-    rows = list(spending(bills, budgets, progress, month=first, checked=checked, delivered=delivered))
-    _write(there, rows)
+    rows = _check(there, budgets, path, first, checked)
+    before: list[Spending] = []
+    if month is None and checked.day <= PREVIOUS_DAYS:
+        previous = (first - timedelta(days=1)).replace(day=1)
+        if (same := _unchanged(there, budgets, previous)).teams:
+            before = _check(there, same, path, previous, checked)
     if prometheus is not None:
         write_file(there.spark, prometheus, metrics(rows))
+    result = _alert(there, rows, first, webhook, token)
+    if before:
+        result["previous"] = _alert(there, before, before[0].month, webhook, token)
+    return result
+
+
+def _check(lake: Lake, budgets: Budgets, path: str, month: date, checked: datetime) -> list[Spending]:
+    """Write what the teams have spent in a month to the table, and return it."""
+    bills = bills_of(lake.read("chargeback", schemas.CHARGEBACK), month, budgets, path)
+    days = lake.read_or_empty("rollup_day", schemas.ROLLUP_DAY)
+    hours = lake.read_or_empty("rollup_hour", schemas.ROLLUP_HOUR)
+    progress = progress_of(days, hours, month, checked.date())
+    delivered = _delivered(lake, month)
+    rows = list(spending(bills, budgets, progress, month=month, checked=checked, delivered=delivered))
+    _write(lake, rows)
+    return rows
+
+
+def _unchanged(lake: Lake, budgets: Budgets, month: date) -> Budgets:
+    """Return the budgets that were already checked in ``month`` with this amount; a new one is not for the past."""
+    columns = ("team", "cluster", "budget", "currency")
+    rows = lake.read_or_empty(TABLE, schemas.BUDGETS).where(f"month = '{month}'").select(*columns).collect()
+    known = {tuple(row) for row in rows}
+    same = {
+        team: each
+        for team, each in budgets.teams.items()
+        if (team, each.cluster, each.amount, budgets.currency) in known
+    }
+    return budgets.model_copy(update={"teams": same})
+
+
+def _alert(lake: Lake, rows: Sequence[Spending], month: date, webhook: str | None, token: str | None) -> Result:
+    """Report the alerts of a month, and send the new ones to the webhook. Raises `OutputError`."""
     alerts = [row for row in rows if row.state is not None]
-    _report(rows, alerts, first)
+    _report(rows, alerts, month)
     new = [row for row in alerts if row.is_new] if webhook is not None else []
     if webhook is not None and new:
         _deliver(webhook, token, new)
-        _write(there, [row._replace(delivered=row.state) if row in new else row for row in rows])
+        _write(lake, [row._replace(delivered=row.state) if row in new else row for row in rows])
     return {
-        "month": f"{first:%Y-%m}",
+        "month": f"{month:%Y-%m}",
         "teams": [_row(row) for row in rows],
         "alerts": len(alerts),
         "delivered": len(new),
@@ -110,7 +150,12 @@ def _delivered(lake: Lake, month: date) -> dict[tuple[str, str | None, Decimal],
 
 
 def _write(lake: Lake, rows: Sequence[Spending]) -> None:
+    """Replace the rows of a month. Of a month that is over, rows of other teams stay, which had budgets then."""
     frame = lake.spark.createDataFrame(rows, schemas.BUDGETS)
+    month, checked = rows[0].month, rows[0].checked.date()
+    if month < checked.replace(day=1):
+        there = lake.read_or_empty(TABLE, schemas.BUDGETS).where(f"month = '{month}'")
+        frame = frame.unionByName(there.where(~sf.col("team").isin([row.team for row in rows])))
     lake.replace(TABLE, frame.coalesce(1), "month")
 
 

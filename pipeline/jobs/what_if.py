@@ -9,8 +9,8 @@ import click
 from pyspark.sql import functions as sf
 
 from headrace.pipeline.analysis.quota_files import read_quotas
-from headrace.pipeline.analysis.usage import of_one_cluster
-from headrace.pipeline.analysis.what_if.answers import answers, name_buckets
+from headrace.pipeline.analysis.usage import recorded
+from headrace.pipeline.analysis.what_if.answers import answers, name_buckets, senders_of
 from headrace.pipeline.analysis.what_if.buckets import RATES
 from headrace.pipeline.analysis.what_if.decisions import decide
 from headrace.pipeline.analysis.what_if.demand import CHANNEL, unserved
@@ -97,12 +97,19 @@ def command(
         raise click.UsageError("expected --lake and --quotas, or --trace and --output")
     changes, windows = read_quotas(quotas)
     tables = open_lake("what-if", spark, lake)
-    usage, what = of_one_cluster(of_days(tables.read("usage", schemas.USAGE), first, last), cluster)
-    report_progress(*what.lines())
-    if not what.records:
-        report_progress("no quotas were applied, and nothing was written")
-        return {"cluster": what.cluster, "records": 0, "buckets": 0, "throttled_buckets": 0}
-    named = name_buckets(usage, fixed_quotas(changes, windows))
+    usage = of_days(tables.read("usage", schemas.USAGE), first, last)
+    usage = usage if cluster is None else usage.where(sf.col("cluster") == cluster)
+    applied = fixed_quotas(changes, windows)
+    senders = senders_of(usage, applied).persist()
+    try:
+        what = recorded(senders, cluster)
+        report_progress(*what.lines())
+        if not what.records:
+            report_progress("no quotas were applied, and nothing was written")
+            return {"cluster": what.cluster, "records": 0, "buckets": 0, "throttled_buckets": 0}
+        named = name_buckets(usage, applied, senders)
+    finally:
+        senders.unpersist()
     if demand:
         named = named.with_demand(unserved(named.usage, demand_at_most).persist())
     found = answers(named).persist()

@@ -61,6 +61,7 @@ LONG_RUN: Final = {
     "test_bi_example": "the_views_are_those_of_the_newest_release",
     "test_budgets": """an_alert_is_delivered_once_and_a_further_one_when_it_is_reached
         what_was_not_delivered_is_sent_by_the_next_run months_stand_beside_each_other
+        the_month_before_is_checked_on_the_first_days
         bills_that_do_not_fit_the_budgets_are_errors budgets_and_focus_are_jobs_of_a_plan
         the_progress_of_a_month_is_that_of_its_last_hour
         bills_by_day_alone_are_an_error_and_a_month_without_bills_is_none""",
@@ -86,7 +87,8 @@ LONG_RUN: Final = {
         clusters_have_bills_of_their_own_unless_one_is_asked_for""",
     "test_run": "the_jobs_of_a_plan_run_in_order_and_their_results_are_json",
     "test_shared_costs": "days_have_parts_of_a_month",
-    "test_what_if": """each_cluster_has_its_own_answer quotas_are_asked_about_in_one_cluster
+    "test_what_if": """the_usage_is_read_for_its_senders_and_its_charges
+        each_cluster_has_its_own_answer quotas_are_asked_about_in_one_cluster
         a_trace_without_quotas_throttles_no_one
         quotas_come_from_a_configuration_file_or_a_part_of_one
         waiting_senders_are_computed_as_if_from_the_beginning another_channel_of_the_same_bucket_is_not_muted

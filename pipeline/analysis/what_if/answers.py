@@ -17,6 +17,7 @@ from pyspark.sql import functions as sf
 from pyspark.sql.types import DoubleType, StructField, StructType
 
 from headrace.pipeline.analysis.events import amounts
+from headrace.pipeline.analysis.usage import by_sender
 from headrace.pipeline.analysis.what_if.buckets import Buckets, find_buckets
 from headrace.pipeline.analysis.what_if.never_throttled import SECOND_BITS
 from headrace.pipeline.analysis.what_if.totals import Charges, LoopedHours, QuietHours, Totals
@@ -68,27 +69,36 @@ def what_if(usage: DataFrame, quotas: Quotas) -> DataFrame:
 
     Raises `InputError` if the quotas change.
     """
-    return answers(name_buckets(usage, quotas)).select(*schemas.WHAT_IF.names)
+    return answers(name_buckets(usage, quotas, senders_of(usage, quotas))).select(*schemas.WHAT_IF.names)
 
 
-def name_buckets(usage: DataFrame, quotas: Quotas) -> NamedUsage:
-    """Return the usage with the buckets of its senders. Usage without a sender is left out, since it cannot be charged.
+def senders_of(usage: DataFrame, quotas: Quotas) -> DataFrame:
+    """Return usage `by_sender`, with the numbers of requests that quotas of these keys have throttled and refused."""
+    held = sf.size("throttled") + sf.size("refused") > 0
+    return by_sender(
+        usage,
+        *(
+            sf.coalesce(sf.sum(sf.when(held, sf.try_element_at(name, sf.lit(key)))), sf.lit(0)).alias(f"{name}_{key}")
+            for key in _keys(quotas)
+            for name in ("throttled", "refused")
+        ),
+    )
+
+
+def _keys(quotas: Quotas) -> list[str]:
+    return sorted({KEYS[op].value for op in amounts()} & {key for _, each in quotas.changes for key in each.values})
+
+
+def name_buckets(usage: DataFrame, quotas: Quotas, senders: DataFrame) -> NamedUsage:
+    """Return the usage with the buckets of its ``senders`` (`senders_of`). Usage without a sender is left out, since it
+    cannot be charged.
 
     Raises `InputError` if the quotas change.
     """
     if not quotas.fixed:
         raise InputError("quotas that change are only supported with --trace; over usage, quotas must apply throughout")
-    usage = usage.where(sf.col("user").isNotNull()).withColumn("client_id", sf.coalesce("client_id", sf.lit("")))
-    keys = sorted({KEYS[op].value for op in amounts()} & {key for _, each in quotas.changes for key in each.values})
-    held = sf.size("throttled") + sf.size("refused") > 0
-    by_sender = usage.groupBy("user", "client_id").agg(
-        *(
-            sf.coalesce(sf.sum(sf.when(held, sf.try_element_at(name, sf.lit(key)))), sf.lit(0)).alias(f"{name}_{key}")
-            for key in keys
-            for name in ("throttled", "refused")
-        )
-    )
-    rows = by_sender.collect()
+    names = [f"{name}_{key}" for key in _keys(quotas) for name in ("throttled", "refused")]
+    rows = _named(senders).groupBy("user", "client_id").agg(*(sf.sum(name).alias(name) for name in names)).collect()
     buckets = find_buckets([(row.user, row.client_id) for row in rows], quotas)
     counts = {(row.user, row.client_id): row for row in rows}
     throttled: dict[int, tuple[int, int]] = {}
@@ -100,7 +110,11 @@ def name_buckets(usage: DataFrame, quotas: Quotas) -> NamedUsage:
             if number is not None and any(found):
                 before = throttled.get(number, (0, 0))
                 throttled[number] = before[0] + found[0], before[1] + found[1]
-    return NamedUsage(usage=usage, quotas=quotas, buckets=buckets, throttled=throttled)
+    return NamedUsage(usage=_named(usage), quotas=quotas, buckets=buckets, throttled=throttled)
+
+
+def _named(frame: DataFrame) -> DataFrame:
+    return frame.where(sf.col("user").isNotNull()).withColumn("client_id", sf.coalesce("client_id", sf.lit("")))
 
 
 def answers(named: NamedUsage) -> DataFrame:

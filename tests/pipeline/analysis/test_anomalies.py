@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from click.testing import CliRunner
+from pyspark.sql import Row
 from pyspark.sql import functions as sf
 from pyspark.sql.types import DateType, StructField, StructType
 
@@ -18,6 +19,7 @@ from headrace.pipeline.analysis.anomalies.deviating import Examined, deviations
 from headrace.pipeline.analysis.anomalies.findings import anomalies, duration
 from headrace.pipeline.analysis.anomalies.rules import DAY_S, Rules
 from headrace.pipeline.analysis.anomalies.sketches import sketches_of
+from headrace.pipeline.analysis.anomalies.stored import Days
 from headrace.pipeline.analysis.anomalies.windows import starts_of, windows_of
 from headrace.pipeline.cli import pipeline
 from headrace.pipeline.jobs.anomalies import _report_result
@@ -30,7 +32,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
     from pathlib import Path
 
-    from pyspark.sql import Row, SparkSession
+    from pyspark.sql import SparkSession
 
 DAY = date(2026, 9, 22)
 MIDNIGHT = int(datetime(2026, 9, 22, tzinfo=UTC).timestamp())
@@ -386,11 +388,13 @@ def test_times_are_utc(lake: Lake, monkeypatch: pytest.MonkeyPatch, capsys: pyte
     schema = StructType([*schemas.ANOMALIES, StructField("date", DateType())])
     made = lake.spark.createDataFrame([tuple(row.get(name) for name in schema.names)], schema)
     lake.replace("anomalies", made.coalesce(1), "date")
-    with monkeypatch.context() as patched:
-        patched.setenv("TZ", "Asia/Kolkata")
+    try:
+        with monkeypatch.context() as patched:
+            patched.setenv("TZ", "Asia/Kolkata")
+            time.tzset()
+            _report_result(lake, DAY, DAY)
+    finally:
         time.tzset()
-        _report_result(lake, DAY, DAY)
-    time.tzset()
     assert f"{DAY} 09:00 churn: much" in capsys.readouterr().out
 
 
@@ -413,6 +417,24 @@ def test_the_table_is_rewritten_for_the_examined_days(spark: SparkSession, tmp_p
     status, said = run(*given, "--from", "2026-09-22", "--to", "2026-09-22", "--factor", "6")
     assert "2026-09-22 to 2026-09-22: nothing unusual" in said
     assert [str(row.date) for row in lake.read("anomalies", schemas.ANOMALIES).collect()] == ["2026-09-21"]
+
+
+def test_removed_windows_of_a_day_with_sketches_count_as_recorded(lake: Lake) -> None:
+    """Of the day before, the sketches are left; of the one before it, nothing was recorded."""
+    yesterday, before = DAY - timedelta(days=1), DAY - timedelta(days=3)
+    rows = [
+        {"date": day, "start": MIDNIGHT + (day - DAY).days * DAY_S + HOUR, "cluster": "c", "window_s": HOUR}
+        for day in (DAY, before)
+    ]
+    schema = schemas.ANOMALY_WINDOWS
+    made = lake.spark.createDataFrame([tuple(row.get(name) for name in schema.names) for row in rows], schema)
+    lake.replace("anomaly_windows", made.coalesce(1), "date")
+    sketched = dict.fromkeys((yesterday, before), Row())
+    days = Days(lake=lake, usage=made, until_s=0, rules=RULES, _sketched=sketched)
+    every = range(MIDNIGHT - DAY_S, MIDNIGHT, HOUR)
+    assert {cluster: sorted(starts) for cluster, starts in days._starts(DAY).items()} == {
+        "c": [MIDNIGHT - 3 * DAY_S + HOUR, *every, MIDNIGHT + HOUR]
+    }
 
 
 def stored(lake: Lake) -> set[str]:

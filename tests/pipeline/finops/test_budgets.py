@@ -15,7 +15,7 @@ from headrace.pipeline.cli import pipeline
 from headrace.pipeline.finops.spending import Bill, Progress, progress_of
 from headrace.pipeline.lake import schemas
 from headrace.pipeline.lake.tables import Lake
-from tests.pipeline.finops.billing import SEPTEMBER, lines, write_bills, write_hours
+from tests.pipeline.finops.billing import SEPTEMBER, lines, table, write_bills, write_hours
 from tests.pipeline.finops.http_server import Receiver, receiver
 
 if TYPE_CHECKING:
@@ -197,6 +197,37 @@ def test_months_stand_beside_each_other(billed: Lake, tmp_path: Path) -> None:
         assert run(billed, tmp_path, "--month", month).exit_code == 0
     assert rows(billed, "month", "team", "spent", "forecast")[2] == (dt.date(2026, 8, 1), "web", 9, 9)
     assert len(rows(billed, "month")) == 6
+
+
+def test_the_month_before_is_checked_on_the_first_days(
+    lake: Lake, tmp_path: Path, server: Receiver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On 1 October, payments has spent 150 of 100 in September; web has another budget since then, search none."""
+    stored = [
+        {"month": SEPTEMBER, "team": team, "budget": Decimal(100), "spent": Decimal(50), "currency": "EUR"}
+        for team in ("payments", "search", "web")
+    ]
+    lake.replace("budgets", table(lake.spark, schemas.BUDGETS, *stored), "month")
+    write_bills(lake, *(lines(team, ("produced", "150")) for team in ("payments", "search", "web")))
+    metrics = tmp_path / "budgets.prom"
+    file = 'currency = "EUR"\n[teams.payments]\namount = 100\n[teams.web]\namount = 20\n'
+    for day, checked in ((4, False), (3, True)):
+        monkeypatch.setattr(f"{__name__}.NOW", dt.datetime(2026, 10, day, 3, tzinfo=dt.UTC))
+        result = run(lake, tmp_path, "--webhook", server.url, "--prometheus", str(metrics), file=file)
+        assert result.exit_code == 0, result.output
+        found = json.loads(result.stdout)
+        assert (found["month"], found["alerts"], "previous" in found) == ("2026-10", 0, checked)
+    assert [(each["team"], each["spent"]) for each in found["previous"]["teams"]] == [("payments", "150")]
+    ((_, _, document),) = server.received
+    assert [alert["id"] for alert in document["alerts"]] == ["2026-09/*/payments/100"]
+    assert rows(lake, "month", "team", "budget", "spent", "delivered") == [
+        (SEPTEMBER, "payments", 100, 150, 100),
+        (SEPTEMBER, "search", 100, 50, None),
+        (SEPTEMBER, "web", 100, 50, None),
+        (dt.date(2026, 10, 1), "payments", 100, 0, None),
+        (dt.date(2026, 10, 1), "web", 20, 0, None),
+    ]
+    assert 'headrace_budget_spent{team="payments",cluster="",currency="EUR"} 0\n' in metrics.read_text()
 
 
 def test_bills_that_do_not_fit_the_budgets_are_errors(billed: Lake, tmp_path: Path) -> None:

@@ -355,13 +355,13 @@ def of_two(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Lak
 
 def test_data_quality_is_that_of_all_clusters(of_two: Lake, tmp_path: Path) -> None:
     file = tmp_path / "report.html"
-    result = run(of_two.root, "--cluster", "cluster-2", "--output", str(file))
+    result = run(of_two.root, "--cluster", "cluster-1", "--output", str(file))
     assert result.exit_code == 0, result.output
     read = Read(file.read_text(encoding="utf-8"))
-    assert read.row("glance", "requests") == ["50"]
+    assert read.row("glance", "requests") == ["3"]
     assert "with records: 2. Of these, 1 ended in order" in read.text("quality")
     assert "No gaps were found." in read.text("quality")
-    assert read.row("bills", "all") == ["1", "4.00"]
+    assert read.row("bills", "all") == ["1", "2.00"]
 
 
 def test_records_without_a_cluster_are_those_of_the_only_one(of_two: Lake, tmp_path: Path) -> None:

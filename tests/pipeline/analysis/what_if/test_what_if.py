@@ -28,7 +28,7 @@ from tests.pipeline.records import NOON, record, usage
 from tests.proxy.replay.replay_traces import alter, answers, text, use, window
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
     from pathlib import Path
 
     from pyspark.sql import DataFrame, Row, SparkSession
@@ -413,6 +413,23 @@ def test_what_the_records_cannot_tell_is_reported(spark: SparkSession, tmp_path:
         "producer_byte_rate of user=carol: 120 requests were throttled and 60 refused by this quota while the usage"
         " was recorded" in said
     )
+
+
+def test_the_usage_is_read_for_its_senders_and_its_charges(
+    spark: SparkSession, tables: Lake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows, read = spark.sparkContext.accumulator(0), Lake.read
+
+    def counted(batches: Iterator[Any]) -> Iterator[Any]:
+        for batch in batches:
+            rows.add(batch.num_rows)
+            yield batch
+
+    monkeypatch.setattr(Lake, "read", lambda *given: read(*given).mapInArrow(counted, schemas.USAGE))
+    given = ("--lake", tables.root, "--quotas", tmp_path / "quotas.toml", "--cluster", "a")
+    status, said = ask(tmp_path, *given)
+    assert (status, "30 records from" in said) == (0, True), said
+    assert rows.value == 2 * 60
 
 
 def test_each_cluster_has_its_own_answer(tables: Lake, tmp_path: Path) -> None:
