@@ -19,9 +19,16 @@ def events(proxy: ProxyProcess) -> list[dict[str, Any]]:
 
 
 def lines_of(proxy: ProxyProcess, peer: str) -> list[dict[str, Any]]:
-    """What was logged about one connection, but for what quotas decided about its requests."""
-    logged = [event for event in events(proxy) if event.get("peer") == peer]
-    return [event for event in logged if "throttle_ms" not in event]
+    """What was logged about one connection, but for what quotas decided about its requests.
+
+    The system may give its port, once it is closed, to a `RawClient` that wants one of its own, and closes it at once.
+    """
+    logged = [event for event in events(proxy) if event.get("peer") == peer and "throttle_ms" not in event]
+    return logged[:1] + [event for event in logged[1:] if not _is_unused(event)]
+
+
+def _is_unused(event: dict[str, Any]) -> bool:
+    return event["event"] == "connection closed" and event.get("reason") is None and event.get("request") is None
 
 
 def wait_for_lines(proxy: ProxyProcess, peer: str) -> list[dict[str, Any]]:

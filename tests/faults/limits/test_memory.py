@@ -176,7 +176,7 @@ def assert_flat_while_many_consumers_stop_reading(connections: int, reply_bytes:
     ):
         for _ in range(connections):
             stack.enter_context(contextlib.closing(small_client(proxy.port))).sendall(requests)
-        wait_until(lambda: series(proxy, HEARTBEATS) == connections * asked, "the proxy has read all requests", 60)
+        watch.wait_until_stopped(lambda: series(proxy, HEARTBEATS), "the requests that the proxy has read")
         watch.wait_until_stopped(lambda: broker.bytes_sent, "the broker's bytes")
         assert series(proxy, "headrace_requests_in_flight") > connections, "every client has left replies waiting"
         with RawClient(proxy.port) as client:

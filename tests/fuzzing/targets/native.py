@@ -280,9 +280,10 @@ def _expected_requests(stream: bytes, *, walks: bool, cap: int, credit: int) -> 
 
 
 def _is_usual(stream: bytearray, at: int, head: RequestHead, row: ApiRow) -> bool:
-    """Return whether the threads relay a request: the client id is b"", and the head has no tagged fields."""
+    """Return whether the threads relay a request: the client id is empty or null, and the head has no tagged fields."""
     body_at = 14 + (row[3] == 2)
-    return head.body_at == body_at and stream[at + 12 : at + body_at] == bytes(body_at - 12) and head.acks != 0
+    has_no_name = stream[at + 12 : at + 14] in (b"\0\0", b"\xff\xff")
+    return head.body_at == body_at and has_no_name and not any(stream[at + 14 : at + body_at]) and head.acks != 0
 
 
 # --- replies ---
