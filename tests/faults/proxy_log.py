@@ -19,22 +19,22 @@ def events(proxy: ProxyProcess) -> list[dict[str, Any]]:
 
 
 def lines_of(proxy: ProxyProcess, peer: str) -> list[dict[str, Any]]:
-    """What was logged about one connection, but for what quotas decided about its requests.
-
-    The system may give its port, once it is closed, to a `RawClient` that wants one of its own, and closes it at once.
-    """
-    logged = [event for event in events(proxy) if event.get("peer") == peer and "throttle_ms" not in event]
-    return logged[:1] + [event for event in logged[1:] if not _is_unused(event)]
-
-
-def _is_unused(event: dict[str, Any]) -> bool:
-    return event["event"] == "connection closed" and event.get("reason") is None and event.get("request") is None
+    """What was logged about one connection, but for what quotas decided about its requests."""
+    logged = [event for event in events(proxy) if event.get("peer") == peer]
+    return [event for event in logged if "throttle_ms" not in event]
 
 
 def wait_for_lines(proxy: ProxyProcess, peer: str) -> list[dict[str, Any]]:
     """What was logged about one connection, as soon as that is something."""
     wait_until(lambda: bool(lines_of(proxy, peer)), f"a log line of {peer}")
     return lines_of(proxy, peer)
+
+
+def line_of(proxy: ProxyProcess, peer: str) -> dict[str, Any]:
+    """The only line that was logged about one connection, as soon as there is one."""
+    lines = wait_for_lines(proxy, peer)
+    assert len(lines) == 1, lines
+    return lines[0]
 
 
 def wait_for_events(proxy: ProxyProcess, event: str, count: int = 1) -> list[dict[str, Any]]:

@@ -20,7 +20,7 @@ from tests.faults.bystander import Bystander
 from tests.faults.fake_broker import HEARTBEAT_REPLY
 from tests.faults.holding_broker import HoldingBroker
 from tests.faults.metrics import series
-from tests.faults.proxy_log import JSON_LOG, assert_no_traceback, events, wait_for_events, wait_for_lines
+from tests.faults.proxy_log import JSON_LOG, assert_no_traceback, events, line_of, wait_for_events
 from tests.faults.raw_client import ConnectionEndedError, RawClient
 from tests.faults.waiting import wait_until
 
@@ -106,7 +106,7 @@ def test_max_connections_turns_away_who_comes_last(broker: HoldingBroker) -> Non
         assert all(is_served(client) for client in clients)
         with RawClient(proxy.port) as refused:
             assert not is_served(refused)
-        [line] = wait_for_lines(proxy, refused.name)
+        line = line_of(proxy, refused.name)
         assert line["event"] == "connection refused"
         assert line["reason"] == "limits.max_connections = 3 is reached"
         assert series(proxy, 'headrace_connections_refused_total{limit="max_connections"}') == 1
@@ -124,7 +124,7 @@ def test_max_connections_per_ip_counts_each_address_by_itself(broker: HoldingBro
         with RawClient(proxy.port) as refused, RawClient(proxy.port, source="127.0.0.2") as other:
             assert not is_served(refused)
             assert is_served(other)
-        [line] = wait_for_lines(proxy, refused.name)
+        line = line_of(proxy, refused.name)
         assert line["reason"] == "limits.max_connections_per_ip = 2 is reached"
         clients[0].close()
         wait_until(lambda: series(proxy, "headrace_connections") == 1, "the proxy has noticed who left")
@@ -190,7 +190,7 @@ def test_max_collected_bytes_ends_the_connection_whose_message_is_longer(broker:
     ):
         client.request(messages.METADATA, messages.METADATA_VERSION, messages.NO_TOPICS)
         assert client.rest() == b""
-        [line] = wait_for_lines(proxy, client.name)
+        line = line_of(proxy, client.name)
         assert line["reason"].startswith("upstream: ")
         assert "longer than limits.max_collected_bytes = 4096" in line["reason"]
         assert line["request"] == "Metadata v2 #1"

@@ -16,7 +16,7 @@ from tests.clients.fronts import SLOW_CALLS
 from tests.faults import messages
 from tests.faults.bystander import Bystander
 from tests.faults.metrics import series
-from tests.faults.proxy_log import JSON_LOG, assert_no_traceback, lines_of, wait_for_lines
+from tests.faults.proxy_log import JSON_LOG, assert_no_traceback, line_of, lines_of
 from tests.faults.raw_client import RawClient
 from tests.faults.waiting import wait_until
 from tests.security.tls.handshakes import client_hello
@@ -128,7 +128,7 @@ def test_bytes_that_are_no_request_end_their_connection_alone(
             client.call(messages.API_VERSIONS, 0)
         client.send(mistake.data)
         assert client.rest() == b""
-    [line] = wait_for_lines(proxy, client.name)
+    line = line_of(proxy, client.name)
     assert line["event"] == "connection closed"
     assert line["reason"].startswith("client: ")
     assert mistake.reason in line["reason"]
@@ -151,7 +151,7 @@ def test_a_request_that_the_broker_cannot_read_ends_its_connection_alone(
     with bystander.watching(), RawClient(proxy.port) as client:
         client.request(messages.HEARTBEAT, messages.HEARTBEAT_VERSION, b"\x7f\xff")
         assert client.rest() == b""
-    [line] = wait_for_lines(proxy, client.name)
+    line = line_of(proxy, client.name)
     assert line["reason"] == "upstream: the broker closed; requests in flight: 1"
     assert line["request"] == "Heartbeat v1 #1"
 
@@ -223,7 +223,7 @@ def test_a_client_that_breaks_off_ends_its_connection_alone(
 ) -> None:
     with bystander.watching(), RawClient(proxy.port) as client:
         hang_up(client)
-        [line] = wait_for_lines(proxy, client.name)
+        line = line_of(proxy, client.name)
         assert line["reason"] == reason
     assert len(lines_of(proxy, client.name)) == 1
 
@@ -238,7 +238,7 @@ def test_a_client_that_leaves_with_a_request_in_flight_ends_its_connection_alone
         client.request(messages.FETCH, messages.FETCH_VERSION, messages.fetch_body(topic, max_wait_ms=60_000))
         wait_until(lambda: series(proxy, FETCHES) == before + 1, "the fetch is in flight")
         how(client)
-        [line] = wait_for_lines(proxy, client.name)
+        line = line_of(proxy, client.name)
         assert line["request"] == f"Fetch v{messages.FETCH_VERSION} #2"
         expected = "client: connection reset" if how is RawClient.reset else "the client closed its side"
         assert expected in line["reason"]
@@ -262,7 +262,7 @@ def test_clients_that_leave_while_they_are_muted_are_let_go(
                 client.request(messages.PRODUCE, messages.PRODUCE_VERSION, records[:100])
             how(client)
         for way, client in clients.items():
-            [line] = wait_for_lines(proxy, client.name)
+            line = line_of(proxy, client.name)
             assert line["reason"] == "the client hung up while it was muted", way
     for way, client in clients.items():
         assert len(lines_of(proxy, client.name)) == 1, way

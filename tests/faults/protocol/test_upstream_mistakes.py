@@ -17,7 +17,7 @@ from tests.faults import messages
 from tests.faults.bystander import Bystander
 from tests.faults.fake_broker import FakeBroker, FullBacklog, reply
 from tests.faults.metrics import series
-from tests.faults.proxy_log import JSON_LOG, assert_no_traceback, lines_of, wait_for_lines
+from tests.faults.proxy_log import JSON_LOG, assert_no_traceback, line_of, lines_of
 from tests.faults.raw_client import RawClient
 from tests.faults.waiting import wait_until
 
@@ -231,7 +231,7 @@ def test_a_brokers_mistake_ends_the_connection_of_the_client_that_asked(
     with bystander.watching(), RawClient(proxy.port, client_id=name) as client:
         client.request(question.api_key, question.version, question.body)
         client.rest()
-    [line] = wait_for_lines(proxy, client.name)
+    line = line_of(proxy, client.name)
     assert line["event"] == "connection closed"
     assert line["reason"].startswith("upstream: ")
     assert mistake.reason in line["reason"]
@@ -253,7 +253,7 @@ def test_a_broker_that_cannot_be_connected_to_ends_the_connection_of_its_client(
     with bystander.watching(), RawClient(proxy.broker_port(node_id)) as client:
         client.request(messages.API_VERSIONS, 0)
         assert client.rest() == b""
-    [line] = wait_for_lines(proxy, client.name)
+    line = line_of(proxy, client.name)
     assert line["reason"].startswith("upstream: cannot connect to 127.0.0.1:")
     assert reason in line["reason"]
     assert line["request"] == "ApiVersions v0 #1"
@@ -269,7 +269,7 @@ def test_a_broker_that_never_answers_holds_up_its_client_alone(proxy: ProxyProce
         wait_until(lambda: series(proxy, upstream) == 2, "the broker was dialled")
         bystander.wait_for_answers()
         assert lines_of(proxy, client.name) == []
-    [line] = wait_for_lines(proxy, client.name)
+    line = line_of(proxy, client.name)
     assert line["request"] == HEARTBEAT.request
     wait_until(lambda: series(proxy, upstream) == 1, "the upstream connection is closed")
 
@@ -304,7 +304,7 @@ def test_clients_get_an_error_at_once_without_a_broker_and_are_served_when_one_s
         with RawClient(proxy.port) as early:
             early.request(messages.API_VERSIONS, 0)
             assert early.rest() == b""
-        [line] = wait_for_lines(proxy, early.name)
+        line = line_of(proxy, early.name)
         assert "no bootstrap server can be reached" in line["reason"]
         assert "connection refused" in line["reason"]
         status, body = proxy.get("/readyz")
