@@ -255,7 +255,8 @@ def test_empty_tables_say_so(spark: SparkSession) -> None:
     assert "The table usage has no records in this period." in read.texts["glance"]
     assert "There is no usage in this period." in read.texts["used"]
     assert "The table recommendations is empty." in read.texts["recommendations"]
-    assert "There is no back-test: headrace pipeline recommend --backtest-from makes one for later days." in read.texts["backtest"]
+    sentence = "There is no back-test: headrace pipeline recommend --backtest-from makes one for later days."
+    assert sentence in read.texts["backtest"]
     assert "The table costs is empty." in read.texts["costs"]
     assert "The table chargeback has no bills" in read.text("bills")
     assert "The table budgets has no months" in read.text("budgets")
