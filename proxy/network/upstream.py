@@ -211,9 +211,9 @@ class Upstream:
             await self.refresh()
             if self.reached:
                 return ""
-        servers = "no bootstrap server" + (
-            "" if self.setting == "upstream" else f" of {self.setting}.bootstrap_servers"
-        )
+        servers = "no bootstrap server"
+        if self.setting != "upstream":
+            servers += f" of {self.setting}.bootstrap_servers"
         if not await self.answers():
             return f"{servers} answers"
         return "" if self._log_in is None else f"{servers} serves the proxy with its login {self.setting}.sasl"
@@ -299,6 +299,7 @@ class Upstream:
         try:
             await secured.handshake(caller.turn)
         except UpstreamFault as fault:
+            self._sessions.pop(address, None)  # the next handshake does not resume what may be the cause
             if secured.bytes_received:
                 raise
             settings = f"{self.setting}.bootstrap_servers and {self.setting}.tls.enabled"

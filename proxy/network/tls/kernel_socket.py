@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Final
 
 from headrace.proxy.errors import UpstreamFault
 from headrace.proxy.network.sockets import PlainSocket
-from headrace.proxy.network.tls.failures import failure_of
+from headrace.proxy.network.tls.failures import failure_of, outlived_certificate
 from headrace.proxy.network.tls.kernel_support import ENABLE_KTLS, TLS_1_3_IN_KERNEL
 from headrace.proxy.network.tls.tls_socket import Session
 
@@ -132,6 +132,8 @@ class KernelTlsSocket(PlainSocket):
             raise NotInKernel(f"the kernel has not got the keys of both directions, with {version} and {cipher}")
         self._in_kernel = self.may_read = True
         self.is_resumed = tls.session_reused is True
+        if self.is_resumed and (reason := outlived_certificate(tls.getpeercert(binary_form=True), server_side=False)):
+            raise UpstreamFault(reason)
         if tls.session is not None and tls.session.has_ticket:
             self._session = Session(tls.context, tls.session)
         self._tls = None

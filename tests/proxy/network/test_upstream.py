@@ -87,6 +87,26 @@ async def test_certificates_that_are_renewed_during_a_connection(monkeypatch: py
         assert secured.tls is not None
 
 
+async def test_a_session_whose_handshake_failed_is_not_resumed_again(
+    authority: Authority, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Such as that of a certificate that the broker has replaced, since the old one has expired."""
+
+    async def fail(*_: object) -> None:
+        raise UpstreamFault("TLS: the broker resumed a session whose certificate has expired")
+
+    monkeypatch.setattr(TlsSocket, "handshake", fail)
+    poller, address = Poller(), Address(host="127.0.0.1", port=9092)
+    upstream = upstream_with_tls(authority, poller, address)
+    upstream._sessions[address] = object()
+    with socket.create_server(("127.0.0.1", 0)) as server, socket.create_connection(server.getsockname()) as sock:
+        secured = TlsSocket(sock, UpstreamFault)
+        assert upstream.tls is not None
+        with pytest.raises(UpstreamFault, match="expired"):
+            await upstream._secure(secured, upstream.tls, address, _PROXY)
+    assert not upstream._sessions
+
+
 def upstream_with_tls(authority: Authority, poller: Poller, address: Address, **more: Any) -> Upstream:
     topology = Topology(advertised_host="proxy", advertised_port=9192, node_ids=range(3))
     tls = client_context(UpstreamTls(enabled=True, ca_file=str(authority.ca_file)), "upstream.tls")
