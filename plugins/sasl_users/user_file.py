@@ -216,10 +216,11 @@ def _prepare(path: str, *, create: bool) -> None:
 def _is_mounted(path: str) -> bool:
     """Return whether the file is a link to one of root or of this user, or belongs to root and not to this user.
 
-    Raises `OSError` if other users may write it.
+    The link must be one of these users, too. Raises `OSError` if other users may write the file.
     """
-    status = os.stat(path)  # noqa: PTH116 -- a str
-    is_mounted = status.st_uid in (0, os.geteuid()) and (os.path.islink(path) or status.st_uid != os.geteuid())  # noqa: PTH114
+    link, status, own = os.lstat(path), os.stat(path), os.geteuid()  # noqa: PTH116 -- a str
+    is_trusted = {link.st_uid, status.st_uid} <= {0, own}
+    is_mounted = is_trusted and (stat.S_ISLNK(link.st_mode) or status.st_uid != own)
     if is_mounted and status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
         raise OSError(errno.EPERM, "other users may write it, which could add users: run chmod go-w on it", path)
     return is_mounted
