@@ -107,7 +107,7 @@ def start_session(
     settings = dict(_SETTINGS)
     if not submitted:
         needed = [S3_CLIENT] if lake.startswith("s3a://") else []
-        is_little = reads is not None and is_at_most(LITTLE_BYTES, reads, lake)
+        is_little = reads is not None and is_at_most(LITTLE_BYTES, *{reads, lake})
         settings.update(_settings_of_new_jvm(options, needed + [KAFKA_CONNECTOR] * kafka, is_little=is_little))
     elif options.master:
         settings["spark.master"] = options.master
