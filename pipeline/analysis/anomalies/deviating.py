@@ -87,7 +87,7 @@ class Examined:
     until_s: int
     """Windows that end after this second are not examined yet."""
     starts: Starts
-    """Of the past, too."""
+    """The starts of the windows with usage, of the day and of its past."""
     rules: Rules
 
 

@@ -143,7 +143,7 @@ def assert_no_broker(proxy: ProxyProcess, reason: str) -> None:
         client.call(messages.METADATA, messages.METADATA_VERSION, messages.NO_TOPICS)
     wait_until(closed, reason)
     assert series(proxy, 'headrace_errors_total{fault="upstream"}') == 1
-    assert proxy.get("/readyz")[0] == 503, "no traffic for a proxy that would serve nobody"
+    assert proxy.get("/readyz")[0] == 503, "a proxy that can serve no client gets no traffic"
     assert WRONG not in proxy.log
 
 

@@ -420,7 +420,7 @@ def test_the_table_is_rewritten_for_the_examined_days(spark: SparkSession, tmp_p
 
 
 def test_removed_windows_of_a_day_with_sketches_count_as_recorded(lake: Lake) -> None:
-    """Of the day before, the sketches are left; of the one before it, nothing was recorded."""
+    """Only the sketches of the day before are left, and the day before that has no usage."""
     yesterday, before = DAY - timedelta(days=1), DAY - timedelta(days=3)
     rows = [
         {"date": day, "start": MIDNIGHT + (day - DAY).days * DAY_S + HOUR, "cluster": "c", "window_s": HOUR}
