@@ -14,6 +14,9 @@ QUICK_PYTEST = $(BIN)/pytest --randomly-seed=$(or $(SEED),1) --durations=25
 QUICK := not soak and not exhaustive
 EXHAUSTIVE_PYTEST := $(BIN)/pytest --timeout 1200 --durations=25
 EXHAUSTIVE := (exhaustive or hypothesis) and not soak
+SOAK_PYTEST := $(BIN)/pytest -m soak --timeout 3600 --durations=25
+SOAK_KILLS := tests/faults/running tests/fuzzing tests/pipeline tests/proxy
+SOAK_FLOODS := tests/security/floods
 # Empty without a Rust tool chain.
 CARGO := $(shell command -v cargo)
 CLIPPY := $(shell command -v cargo-fmt >/dev/null && command -v cargo-clippy)
@@ -29,13 +32,13 @@ PIN := $(BIN)/uv pip compile --quiet --universal --python-version 3.11.5 --gener
 
 .PHONY: help demo test checks-and-pipeline unit-tests-as-they-run test-all lint async-lint types imports checks unit \
 	unit-tests cluster-tests other-tests engine-lint engine-tests engine-memory engine-sanitizer engine-valgrind engine-audit \
-	pipeline-tests exhaustive exhaustive-units exhaustive-pipeline soak fuzz bench \
+	pipeline-tests exhaustive exhaustive-units exhaustive-pipeline soak soak-kills soak-rates soak-floods fuzz bench \
 	docs dist hashes audit changelog clean
 
 help:
 	@echo "make demo    three real brokers, the proxy and four clients, for about 30 s (DEMO=--keep leaves it running)"
 	@echo "make test    lint, types, import contracts and the quick form of all tests, in some ten minutes"
-	@echo "make test-all    make test, the exhaustive and the long tests, and the audit: several hours"
+	@echo "make test-all    make test, the exhaustive and the long tests, and the audit: two hours"
 	@echo "make lint | types | imports | unit    a part of make test (make unit TESTS=tests/proxy/wire for some tests)"
 	@echo "make exhaustive | soak    a part of the rest (docs/contributing.md describes each)"
 	@echo "make fuzz    new inputs for parsers and connections, for FUZZ_MINUTES=10 (TARGET=relays for one target)"
@@ -155,10 +158,12 @@ pipeline-tests: $(STAMP)
 	$(QUICK_PYTEST) -m "$(QUICK)" tests/pipeline
 
 test-all: export SEED := default
+test-all: export FUZZ_MINUTES ?= 10
+test-all: export KILL_ROUNDS ?= 1
 test-all: test async-lint exhaustive soak audit engine-memory
 
 # All API versions, Kafka 3.9, and many examples for each property test. Here and in `soak`, tests execute each proxy anew.
-exhaustive exhaustive-units exhaustive-pipeline soak: export HEADRACE_TESTBED_PRELOADED := 0
+exhaustive exhaustive-units exhaustive-pipeline soak soak-kills soak-rates soak-floods: export HEADRACE_TESTBED_PRELOADED := 0
 exhaustive: $(STAMP)
 	@$(SIDE_BY_SIDE) exhaustive-units $(if $(TESTS),,exhaustive-pipeline)
 
@@ -168,9 +173,25 @@ exhaustive-units: $(STAMP)
 exhaustive-pipeline: $(STAMP)
 	nice -n 5 $(EXHAUSTIVE_PYTEST) -m "exhaustive and not soak" tests/pipeline
 
-# One test at a time: they measure memory and rates.
+ifdef TESTS
 soak: $(STAMP)
-	$(BIN)/pytest -m soak --timeout 3600 --durations=25 $(TESTS)
+	$(SOAK_PYTEST) $(TESTS)
+else
+soak: $(STAMP)
+	@$(SIDE_BY_SIDE) soak-kills soak-rates
+	@$(MAKE) --no-print-directory soak-floods
+endif
+
+soak-kills: $(STAMP)
+	nice -n 5 $(SOAK_PYTEST) $(SOAK_KILLS)
+
+# One test at a time: they measure memory and rates.
+soak-rates: $(STAMP)
+	$(SOAK_PYTEST) $(SOAK_KILLS:%=--ignore %) --ignore $(SOAK_FLOODS)
+
+# Alone: what a client gets beside a flood is compared with what it got before.
+soak-floods: $(STAMP)
+	$(SOAK_PYTEST) $(SOAK_FLOODS)
 
 # Guided by coverage where there is a wheel of atheris.
 fuzz: $(STAMP)

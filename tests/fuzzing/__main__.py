@@ -10,23 +10,23 @@ from __future__ import annotations
 
 import argparse
 import importlib.util
+import json
 import os
 import re
 import subprocess
 import sys
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
 from random import SystemRandom
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-from tests.fuzzing.running import corpus, longest_input, run_new_inputs
+from tests.fuzzing.running import CACHE, FOUND, LOGS, corpus, run_new_inputs
 from tests.fuzzing.targets import RUNNABLE as TARGETS
 
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
 ROOT: Final = Path(__file__).parents[2]
-CACHE: Final = ROOT / ".cache" / "fuzzing"
-FOUND: Final = CACHE / "found"
 MOST_MIB: Final = 1024
 """Memory of a process; more is growth."""
 _EXECUTED: Final = re.compile(r"stat::number_of_executed_units: +(\d+)")
@@ -38,33 +38,44 @@ def is_guided() -> bool:
     return importlib.util.find_spec("atheris") is not None
 
 
-def fuzz(name: str, seconds: int, seed: int) -> tuple[int, str]:
-    """Fuzz one target; return the number of inputs, and a remark."""
-    if not is_guided():
-        return run_new_inputs(name, TARGETS[name], seed, seconds=seconds), "not guided: atheris is not installed"
-    seeds, kept = CACHE / "seeds" / name, CACHE / "kept" / name
-    for folder in (seeds, kept, FOUND):
-        folder.mkdir(parents=True, exist_ok=True)
-    for number, content in enumerate(corpus(name).values()):
-        (seeds / str(number)).write_bytes(content)
+def fuzz(names: list[str], seconds: int, seed: int) -> Iterator[tuple[str, int, str]]:
+    """Fuzz targets, one after another; yield the name of each, the number of inputs, and a remark."""
+    for name in names:
+        executed = run_new_inputs(name, TARGETS[name], seed, seconds=seconds)
+        yield name, executed, "not guided: atheris is not installed"
+
+
+def fuzz_guided(names: list[str], seconds: int, seed: int, processes: int) -> Iterator[tuple[str, int, str]]:
+    """Fuzz targets as `fuzz` does, guided by coverage, some at the same time; yield each when it has ended."""
+    LOGS.mkdir(parents=True, exist_ok=True)
+    for name in names:
+        (CACHE / "kept" / name).mkdir(parents=True, exist_ok=True)
+        seeds = CACHE / "seeds" / name
+        seeds.mkdir(parents=True, exist_ok=True)
+        for number, content in enumerate(corpus(name).values()):
+            (seeds / str(number)).write_bytes(content)
     options = {
         "max_total_time": seconds,
         "seed": seed,
-        "max_len": longest_input(name),
         "rss_limit_mb": MOST_MIB,
         "timeout": 20,
         "print_final_stats": 1,
         "verbosity": 0,
     }
-    command = [sys.executable, "-m", "tests.fuzzing.guided", name, str(kept), str(seeds)]
-    command += [f"-{option}={value}" for option, value in options.items()] + [f"-artifact_prefix={FOUND}/{name}-"]
-    environment = {**os.environ, "FUZZ_FOUND": str(FOUND)}
-    ended = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
-    executed, peak = _EXECUTED.search(ended.stderr), _PEAK.search(ended.stderr)
-    if ended.returncode or executed is None or peak is None:
-        (FOUND / f"{name}-ended.txt").write_text(ended.stderr, encoding="utf-8")
-        return 0, f"ended with status {ended.returncode}: {ended.stderr[-500:]}"
-    return int(executed[1]), f"at most {peak[1]} MiB"
+    command = [sys.executable, "-m", "tests.fuzzing.guided", str(processes), json.dumps(options), *names]
+    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as running:
+        assert running.stdout is not None
+        for line in running.stdout:
+            name, status = line.split()
+            log = (LOGS / name).read_text(encoding="utf-8", errors="backslashreplace")
+            executed, peak = _EXECUTED.search(log), _PEAK.search(log)
+            if status == "0" and executed is not None and peak is not None:
+                yield name, int(executed[1]), f"at most {peak[1]} MiB"
+            else:
+                (FOUND / f"{name}-ended.txt").write_text(log, encoding="utf-8")
+                yield name, 0, f"ended with status {status}: {log[-500:]}"
+    if running.returncode:
+        raise subprocess.CalledProcessError(running.returncode, command)
 
 
 def main() -> int:
@@ -80,15 +91,13 @@ def main() -> int:
     FOUND.mkdir(parents=True, exist_ok=True)
     before = {path: path.stat().st_mtime_ns for path in FOUND.iterdir()}
     print(f"seed {arguments.seed}")  # noqa: T201
-    processes = len(os.sched_getaffinity(0)) if is_guided() else 1
-    seconds = max(1, round(arguments.minutes * 60 * min(processes, len(names)) / len(names)))
+    processes = min(len(names), len(os.sched_getaffinity(0))) if is_guided() else 1
+    seconds = max(1, round(arguments.minutes * 60 * processes / len(names)))
+    run = partial(fuzz_guided, processes=processes) if is_guided() else fuzz
     total = 0
-    with ThreadPoolExecutor(processes) if is_guided() else nullcontext() as pool:
-        run = partial(fuzz, seconds=seconds, seed=arguments.seed)
-        results = map(run, names) if pool is None else pool.map(run, names)
-        for name, (executed, remark) in zip(names, results, strict=True):
-            total += executed
-            print(f"{name}: {executed:,} inputs, {remark}", flush=True)  # noqa: T201
+    for name, executed, remark in run(names, seconds, arguments.seed):
+        total += executed
+        print(f"{name}: {executed:,} inputs, {remark}", flush=True)  # noqa: T201
     findings = sorted(path for path in FOUND.iterdir() if before.get(path) != path.stat().st_mtime_ns)
     print(f"{total:,} inputs, {len(findings)} findings")  # noqa: T201
     for path in findings:

@@ -26,6 +26,10 @@ if TYPE_CHECKING:
     from tests.fuzzing.targets import Target
 
 CORPUS: Final = Path(__file__).with_name("corpus")
+CACHE: Final = Path(__file__).parents[2] / ".cache" / "fuzzing"
+"""Inputs that reached new code in former runs, and the results of the last one."""
+FOUND: Final = CACHE / "found"
+LOGS: Final = CACHE / "logs"
 LONGEST_S: Final = 1.0
 """Processor time that an input may take."""
 USUAL_LENGTH: Final = 2048

@@ -333,4 +333,4 @@ def test_nothing_is_left_of_closed_connections() -> None:
 
 @pytest.mark.soak
 def test_nothing_is_left_of_very_many_closed_connections() -> None:
-    assert_nothing_is_left_of_closed_connections(50_000)
+    assert_nothing_is_left_of_closed_connections(20_000)

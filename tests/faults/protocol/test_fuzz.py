@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 SHORT_S = 3.0
 ROUND_S = 20.0
-ROUNDS = 9
+ROUNDS = 5
 """Each has a proxy of its own: connections to one are distinguished by their ports, of which there are 28,000."""
 LEAST = 50
 """Number of connections below which a run would mean little, however slow the machine is."""

@@ -109,7 +109,7 @@ def test_a_killed_broker_loses_nothing_that_was_acknowledged(proxy: ProxyProcess
 @pytest.mark.soak
 @pytest.mark.timeout(1200)
 def test_a_storm_of_kills_loses_nothing_that_was_acknowledged(proxy: ProxyProcess, cluster: KafkaCluster) -> None:
-    assert_nothing_is_lost_when_brokers_die(proxy, cluster, [0, 1, 2] * 4)
+    assert_nothing_is_lost_when_brokers_die(proxy, cluster, [0, 1, 2] * 2)
 
 
 def leads(port: int, topic: str) -> bool:

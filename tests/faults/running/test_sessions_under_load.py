@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 USER: Final = "bob"
 QUICK: Final = 2
 """How often each connection authenticates again in the quick form."""
-LONG: Final = 30
+LONG: Final = 15
 TIMEOUT_S: Final = 30.0
 OPEN: Final = "headrace_connections"
 ACCEPTED: Final = "headrace_connections_accepted_total"

@@ -144,7 +144,7 @@ async def test_each_broker_in_turn_is_away(three: KafkaCluster) -> None:
 @pytest.mark.soak
 @pytest.mark.timeout(1800)
 async def test_leaders_are_killed_again_and_again(three: KafkaCluster, rng: random.Random) -> None:
-    await kill_leaders(three, 20, rng)
+    await kill_leaders(three, 10, rng)
 
 
 @pytest.mark.exhaustive
