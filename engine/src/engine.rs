@@ -616,3 +616,34 @@ impl Worker {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::thread::sleep;
+    use std::time::Duration;
+
+    use super::{Engine, lock};
+    use crate::completions::Wanted;
+    use crate::table::Table;
+
+    #[test]
+    fn a_thread_that_hangs_has_no_beats_until_it_goes_on() {
+        let mut engine = Engine::start(2, Table::default(), &Wanted::default()).unwrap();
+        assert_eq!(engine.beats(), [None, None]);
+        engine.loads[0] = 1;
+        let first = engine.beats();
+        while engine.beats() == first {}
+        let mailbox = Arc::clone(&engine.mailboxes[0]);
+        let hangs = lock(&mailbox.commands);
+        let mut before = engine.beats();
+        for _ in 0..10 {
+            sleep(Duration::from_millis(5)); // for what comes of the call before
+            before = engine.beats();
+        }
+        assert_eq!(engine.beats(), before);
+        drop(hangs);
+        while engine.beats() == before {}
+        engine.stop();
+    }
+}

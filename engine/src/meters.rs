@@ -37,6 +37,13 @@ pub enum Answer {
 }
 
 impl Account {
+    fn take_charges(&mut self) -> Vec<Charge> {
+        self.listed = false;
+        let mut charges = std::mem::take(&mut self.charges);
+        charges.sort_by_key(|charge| charge.0); // a thread may read the clock before another one, and charge after it
+        charges
+    }
+
     fn answer(&self, amount: i64) -> Answer {
         if self.is_withdrawn {
             Answer::Later
@@ -99,25 +106,25 @@ impl Meter {
         }
     }
 
-    /// Calls `record` with the charges since the last call, in the order of their times, and sets the credit to what it
-    /// returns; `None` withdraws the credit until the next call. No charge comes between.
-    pub fn settle<E>(&self, record: impl FnOnce(&[Charge]) -> Result<Option<i64>, E>) -> Result<(), E> {
+    /// Returns the charges since the last call, in the order of their times. Further ones are made within the credit that
+    /// is left: it is allowed whether the earlier ones are recorded yet or not.
+    pub fn take_charges(&self) -> Vec<Charge> {
+        lock(&self.account).take_charges()
+    }
+
+    /// Returns what `take_charges` does, and withdraws the credit until `grant`.
+    pub fn withdraw(&self) -> Vec<Charge> {
         let mut account = lock(&self.account);
-        account.listed = false;
-        let mut charges = std::mem::take(&mut account.charges);
-        charges.sort_by_key(|charge| charge.0); // a thread may read the clock before another one, and charge after it
-        account.credit = 0;
+        account.is_withdrawn = true;
+        account.take_charges()
+    }
+
+    /// Sets the credit to that of a bucket in which the charges are recorded that were taken: `credit`, without what was
+    /// charged since.
+    pub fn grant(&self, credit: i64) {
+        let mut account = lock(&self.account);
         account.is_withdrawn = false;
-        let credit = match record(&charges) {
-            Ok(credit) => credit,
-            Err(error) => {
-                account.charges = charges; // the next call records them
-                return Err(error);
-            }
-        };
-        account.is_withdrawn = credit.is_none();
-        account.credit = credit.unwrap_or(0);
-        Ok(())
+        account.credit = account.charges.iter().fold(credit, |left, charge| left.saturating_sub(charge.1));
     }
 }
 
@@ -197,15 +204,12 @@ impl SeenIds {
 #[cfg(test)]
 mod tests {
     use super::{Answer, Charge, Meter, Meters, SeenIds};
-    use std::convert::Infallible;
 
     fn settle(meter: &Meter, credit: Option<i64>) -> Vec<Charge> {
-        let mut found = Vec::new();
-        let settled: Result<(), Infallible> = meter.settle(|charges| {
-            found = charges.to_vec();
-            Ok(credit)
-        });
-        settled.unwrap();
+        let found = meter.withdraw();
+        if let Some(credit) = credit {
+            meter.grant(credit);
+        }
         found
     }
 
@@ -258,6 +262,26 @@ mod tests {
         settle(meters.get(second).unwrap(), Some(1));
         assert_eq!(meters.get(second).unwrap().charge(8, 1), Answer::Charged);
         assert_eq!(meters.charged(), [first, second]);
+    }
+
+    #[test]
+    fn what_is_charged_while_others_are_recorded_is_a_part_of_the_new_credit() {
+        let mut meters = Meters::default();
+        let id = meters.create();
+        let meter = meters.get(id).unwrap();
+        settle(meter, Some(10));
+        assert_eq!(meter.charge(0, 4), Answer::Charged);
+        assert_eq!(meters.charged(), [id]);
+        assert_eq!(meter.take_charges(), [(0, 4)]);
+        assert_eq!(meter.charge(1, 7), Answer::Refused);
+        assert_eq!(meter.charge(1, 5), Answer::Charged);
+        meter.grant(8);
+        assert_eq!(meters.charged(), [id]);
+        assert_eq!((meter.answer(3), meter.answer(4)), (Answer::Charged, Answer::Refused));
+        assert_eq!(meter.withdraw(), [(1, 5)]);
+        assert_eq!(meter.charge(2, 1), Answer::Later);
+        meter.grant(i64::MIN);
+        assert_eq!(meter.charge(2, 1), Answer::Refused);
     }
 
     #[test]

@@ -12,7 +12,7 @@ use rustix::fd::{AsRawFd, BorrowedFd, RawFd};
 use crate::completions::{Collected, Reply, Sample, Sums, Wanted};
 use crate::connection::{Connection, Exchange, Fault, Progress, Reason, Rest, Terms};
 use crate::engine::Engine;
-use crate::meters::{Meters, SeenIds};
+use crate::meters::{Charge, Meters, SeenIds};
 use crate::sockets::{Socket, TAIL_BYTES};
 use crate::table::{Kind, Row, Table};
 use crate::tls::python::{PyTlsConfig, PyTlsSession, PyTlsSessions};
@@ -371,10 +371,18 @@ impl PyEngine {
         self.meters.charged()
     }
 
-    /// Calls `record` with the charges of a meter; no charge is made until it has returned the new credit.
-    fn settle(&self, meter: u64, record: &Bound<'_, PyAny>) -> PyResult<()> {
-        let Some(meter) = self.meters.get(meter) else { return Ok(()) };
-        meter.settle(|charges| record.call1((charges.to_vec(),))?.extract())
+    fn take_charges(&self, meter: u64) -> Vec<Charge> {
+        self.meters.get(meter).map(|meter| meter.take_charges()).unwrap_or_default()
+    }
+
+    fn withdraw(&self, meter: u64) -> Vec<Charge> {
+        self.meters.get(meter).map(|meter| meter.withdraw()).unwrap_or_default()
+    }
+
+    fn grant(&self, meter: u64, credit: i64) {
+        if let Some(meter) = self.meters.get(meter) {
+            meter.grant(credit);
+        }
     }
 
     fn requests(&self) -> Vec<u64> {

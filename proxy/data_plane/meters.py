@@ -59,35 +59,29 @@ class BucketMeter:
     def withdraw(self) -> None:
         """Record what was charged, and let nothing more be charged until `collect`."""
         if not self._is_withdrawn:
-            self._engine.settle(self.number, self._record_and_withdraw)
+            self._is_withdrawn = True
+            self._withdrawn.append(self)
+            self._record(self._engine.withdraw(self.number))
 
     def collect(self) -> None:
-        """Record what was charged, and grant what the bucket still has room for."""
-        self._engine.settle(self.number, self._record_and_grant)
+        """Record what was charged, and grant what the bucket still has room for. Threads go on charging meanwhile."""
+        self._record(self._engine.take_charges(self.number))
+        self._is_withdrawn = False
+        self._engine.grant(self.number, self._credit())
 
     def end(self) -> None:
         """Record what was charged, and refuse everything from now on."""
-        self._engine.settle(self.number, self._record_and_end)
-
-    def _record_and_withdraw(self, charges: list[tuple[int, int]]) -> None:
-        self._record(charges)
-        self._is_withdrawn = True
-        self._withdrawn.append(self)
-
-    def _record_and_grant(self, charges: list[tuple[int, int]]) -> int:
-        self._record(charges)
+        self._record(self._engine.withdraw(self.number))
         self._is_withdrawn = False
+        self._engine.grant(self.number, 0)
+
+    def _credit(self) -> int:
         credit = self.bucket.credit(self._now_ms()) / self._unit
         if credit >= UNLIMITED:
             return UNLIMITED
         if self._unit == 1.0:
             return max(-1, int(credit))
         return max(0, int(credit) - ROUNDING_NS)
-
-    def _record_and_end(self, charges: list[tuple[int, int]]) -> int:
-        self._record(charges)
-        self._is_withdrawn = False
-        return 0
 
     def _record(self, charges: list[tuple[int, int]]) -> None:
         bucket, unit = self.bucket, self._unit

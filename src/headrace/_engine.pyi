@@ -159,13 +159,20 @@ class Engine:
     def charged(self) -> list[int]:
         """Return the meters that were charged since the last call, once each."""
 
-    def settle(self, meter: int, record: Callable[[list[tuple[int, int]]], int | None]) -> None:
-        """Call ``record`` with the charges of a meter since the last call, and set its credit to the result.
+    def take_charges(self, meter: int) -> list[tuple[int, int]]:
+        """Return the charges of a meter since the last call of this method or of `withdraw`; [] if it does not exist.
 
-        A charge is a time in milliseconds and an amount, in the order of time. The result ``None`` withdraws the
-        credit: charges wait for the next call, while those beyond a credit, which may be 0, end the native relay. No
-        charge comes while ``record`` runs; it must not call the engine. An exception of ``record`` leaves the meter
-        without credit, and is raised. Ignores a meter that does not exist.
+        A charge is a time in milliseconds and an amount, in the order of time. Further charges are made within the
+        credit that is left.
+        """
+
+    def withdraw(self, meter: int) -> list[tuple[int, int]]:
+        """Return the charges as `take_charges` does, and let all charges wait for `grant`."""
+
+    def grant(self, meter: int, credit: int) -> None:
+        """Set the credit of a meter to ``credit`` without what was charged since `take_charges` or `withdraw`.
+
+        A charge beyond the credit, which may be 0 or less, ends the native relay. Ignores a meter that does not exist.
         """
 
     def requests(self) -> list[int]:

@@ -78,14 +78,9 @@ class Engine:
 
     def settle(self, meter: int, credit: int) -> int:
         """Return what was charged, and grant ``credit``."""
-        found: list[int] = []
-
-        def record(charges: list[tuple[int, int]]) -> int:
-            found.extend(amount for _, amount in charges)
-            return credit
-
-        self.engine.settle(meter, record)
-        return sum(found)
+        charges = self.engine.withdraw(meter)
+        self.engine.grant(meter, credit)
+        return sum(amount for _, amount in charges)
 
 
 @cache

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import sys
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -62,6 +63,8 @@ class Engine:
 
     def __init__(self) -> None:
         self.meters: list[Meter] = []
+        self.meanwhile: list[Callable[[], None]] = []
+        """Called once, when charges were taken and are not recorded yet."""
 
     def create_meter(self) -> int:
         self.meters.append(Meter())
@@ -73,12 +76,20 @@ class Engine:
     def charged(self) -> list[int]:
         return [number for number, meter in enumerate(self.meters) if meter.charges]
 
-    def settle(self, number: int, record: Callable[[list[tuple[int, int]]], int | None]) -> None:
+    def take_charges(self, number: int) -> list[tuple[int, int]]:
         meter = self.meters[number]
         charges, meter.charges = sorted(meter.charges, key=lambda charge: charge[0]), []
-        meter.credit, meter.is_withdrawn = 0, False
-        credit = record(charges)
-        meter.credit, meter.is_withdrawn = credit or 0, credit is None
+        while self.meanwhile:
+            self.meanwhile.pop()()
+        return charges
+
+    def withdraw(self, number: int) -> list[tuple[int, int]]:
+        self.meters[number].is_withdrawn = True
+        return self.take_charges(number)
+
+    def grant(self, number: int, credit: int) -> None:
+        meter = self.meters[number]
+        meter.credit, meter.is_withdrawn = credit - sum(amount for _, amount in meter.charges), False
 
 
 class Side:
@@ -191,7 +202,11 @@ def play(key: QuotaKey, window: Window, first: float | None, script: list[Any], 
         elif event in {"python", "connect"}:
             assert_same(native.ask(number, amount, at_ms), direct.ask(number, amount, at_ms), key)
         elif event == "collect":
+            charge = partial(charge_meanwhile, engine.meters[meter.number], direct, number, amount, now_ms)
+            engine.meanwhile.append(charge)
             meters.collect()
+            engine.meanwhile.clear()
+            continue  # reading the state would withdraw the credit
         elif event == "change":
             for side in (native, direct):
                 side.change(changed)
@@ -207,6 +222,12 @@ def play(key: QuotaKey, window: Window, first: float | None, script: list[Any], 
     meters.give_back(meter)
     assert native.bucket().meter is None
     return charged
+
+
+def charge_meanwhile(meter: Meter, direct: Side, number: int, amount: int, now_ms: int) -> None:
+    """Charge what a thread charges while earlier charges are recorded."""
+    if meter.charge(now_ms, amount):
+        assert direct.ask(number, amount, now_ms) is None
 
 
 def assert_same(one: Throttle | None, other: Throttle | None, key: QuotaKey) -> None:

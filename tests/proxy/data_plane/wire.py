@@ -179,12 +179,8 @@ class Account:
 
     def settle(self, credit: int | None) -> list[int]:
         """Return the amounts that were charged, and grant ``credit``; ``None`` withdraws it."""
-        found: list[int] = []
-
-        def record(charges: list[tuple[int, int]]) -> int | None:
-            assert charges == sorted(charges, key=lambda charge: charge[0])
-            found.extend(amount for _, amount in charges)
-            return credit
-
-        self._engine.settle(self.number, record)
-        return found
+        charges = self._engine.withdraw(self.number)
+        if credit is not None:
+            self._engine.grant(self.number, credit)
+        assert charges == sorted(charges, key=lambda charge: charge[0])
+        return [amount for _, amount in charges]
