@@ -57,20 +57,29 @@ class BucketMeter:
         """Number of connections in the data plane that are charged to it."""
 
     def withdraw(self) -> None:
-        """Record what was charged, and let nothing more be charged until `collect`."""
+        """Record what was charged, and let nothing more be charged until `grant`."""
         if not self._is_withdrawn:
             self._is_withdrawn = True
             self._withdrawn.append(self)
             self._record(self._engine.withdraw(self.number))
 
     def collect(self) -> None:
-        """Record what was charged, and grant what the bucket still has room for. Threads go on charging meanwhile."""
-        self._record(self._engine.take_charges(self.number))
-        self._is_withdrawn = False
-        self._engine.grant(self.number, self._credit())
+        """Record what was charged, and grant what the bucket still has room for, unless the credit is withdrawn.
+
+        Threads go on charging meanwhile.
+        """
+        if not self._is_withdrawn:
+            self._record(self._engine.take_charges(self.number))
+            self._engine.grant(self.number, self._credit())
+
+    def grant(self) -> None:
+        """Grant what the bucket has room for, if the credit is withdrawn."""
+        if self._is_withdrawn:
+            self._is_withdrawn = False
+            self._engine.grant(self.number, self._credit())
 
     def end(self) -> None:
-        """Record what was charged, and refuse everything from now on."""
+        """Record what was charged, and refuse everything until a new credit is granted after `withdraw`."""
         self._record(self._engine.withdraw(self.number))
         self._is_withdrawn = False
         self._engine.grant(self.number, 0)
@@ -98,6 +107,7 @@ class MeterTable:
         self._now_ms = now_ms
         self._withdrawn: list[BucketMeter] = []
         self._meters: dict[int, BucketMeter] = {}
+        self._is_suspended = False
 
     def take(self, bucket: RateBucket) -> BucketMeter:
         """Return the meter of ``bucket``, for one connection more."""
@@ -118,13 +128,26 @@ class MeterTable:
             del self._meters[meter.number]
             self._engine.remove_meter(meter.number)
 
+    def suspend(self) -> None:
+        """Record what was charged until now, and let nothing more be charged until `resume`."""
+        self._is_suspended = True
+        for meter in self._meters.values():
+            meter.withdraw()
+
+    def resume(self) -> None:
+        """Grant new credits to all meters that were not ended since `suspend`."""
+        self._is_suspended = False
+        self.grant()
+
     def grant(self) -> None:
         """Grant new credits to the meters that were withdrawn."""
+        if self._is_suspended:
+            return
         withdrawn = self._withdrawn
         while withdrawn:
             meter = withdrawn.pop()
             if meter.connections:
-                meter.collect()
+                meter.grant()
 
     def collect(self) -> None:
         """Record all charges since the last call."""
@@ -133,6 +156,6 @@ class MeterTable:
                 self._meters[number].collect()
 
     def end(self) -> None:
-        """Refuse all charges from now on, since quotas have changed; each connection returns with its next request."""
+        """Refuse all charges from now on; each connection returns with its next request."""
         for meter in self._meters.values():
             meter.end()

@@ -39,6 +39,9 @@ COLLECT_S: Final = 0.05
 HELD_STEP_BYTES: Final = 2**20
 """What connections may hold more than was counted: each of them is asked then."""
 
+REVIEWED_AT_ONCE: Final = 100
+"""Number of connections that are reviewed in one turn after a change of quotas, some milliseconds."""
+
 WATCH_S: Final = 1.0
 """Seconds between two checks whether the threads still run, while there are connections."""
 
@@ -54,6 +57,9 @@ class Relayed(Protocol):
 
     def note_held(self) -> int:
         """Note how many bytes it holds natively; return by how many these are more than those that were noted."""
+
+    def review(self) -> None:
+        """Let the connection return, charged to nothing until then, if its terms are others now."""
 
 
 def is_installed() -> bool:
@@ -108,9 +114,11 @@ class NativeDataPlane:
         self._connections: dict[int, Relayed] = {}
         self._held = 0
         """The bytes that the connections held when all of them were counted."""
+        self._unreviewed: list[Relayed] = []
+        """The connections whose terms may be others since the last change of quotas."""
         self._rules = self._current_rules()
         if hooks.quotas is not None:
-            hooks.quotas.on_change = self._end_terms
+            hooks.quotas.on_change = self._quotas_changed
         self._wakes = trio.Event()
         self._waiting = trio.lowlevel.ParkingLot()
         """The tasks in `collect_completed`."""
@@ -171,9 +179,10 @@ class NativeDataPlane:
                     self.watch.end()
                     self._wakes = trio.Event()
                     await self._wakes.wait()
-                with trio.move_on_after(COLLECT_S):
+                with trio.move_on_after(0 if self._unreviewed else COLLECT_S):
                     await trio.lowlevel.wait_readable(self.engine.fileno())
                 self._collect()
+                self._review()
                 now_s = trio.current_time()
                 if now_s - collected_s >= COLLECT_S:
                     collected_s = now_s
@@ -220,6 +229,19 @@ class NativeDataPlane:
         elif holds - self._held > HELD_STEP_BYTES:
             self._held = holds
             held.add(sum(connection.note_held() for connection in self._connections.values()))  # may end connections
+
+    def _quotas_changed(self) -> None:
+        """Let the connections return whose terms are others now; nothing is charged until all are reviewed."""
+        self.meters.suspend()
+        self._unreviewed = list(self._connections.values())
+        self._review()
+
+    def _review(self) -> None:
+        """Review some connections; charge again after the last one."""
+        for _ in range(min(REVIEWED_AT_ONCE, len(self._unreviewed))):
+            self._unreviewed.pop().review()
+        if not self._unreviewed:
+            self.meters.resume()
 
     def _end_terms(self) -> None:
         """Let all connections return, since what their terms depend on has changed; nothing is charged until then."""

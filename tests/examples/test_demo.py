@@ -36,7 +36,8 @@ def test_a_run_without_a_terminal() -> None:
         assert "\x1b" not in demo.text
         assert demo.left == []
         last_act = demo.text.partition("The pipeline analyses it")[2]
-        assert re.search(r"\n\$ headrace pipeline what-if .*\n", last_act), last_act
+        assert re.search(r"\n\$ headrace pipeline run \S+\n", last_act), last_act
+        assert "\nwhat-if (3 of 4)\n" in last_act
         report = re.search(r"The report: (/\S+\.html)\n", last_act)
         assert report is not None, last_act
         page = Path(report[1]).read_text(encoding="utf-8")

@@ -59,21 +59,21 @@ BUGS: Final = (
         "quota_callbacks/builtin/precedence.py",
         "((user, client_id), (user, DEFAULT), (DEFAULT, client_id), (DEFAULT, DEFAULT))",
         "((user, client_id), (DEFAULT, client_id), (user, DEFAULT), (DEFAULT, DEFAULT))",
-        "tests/quota_callbacks/builtin/test_precedence.py",
+        "tests/quota_callbacks/buckets/test_against_kafka.py",
     ),
     Bug(
         "the request that causes a throttle waits for it, too",
         "quota_callbacks/buckets/quota_bucket.py",
         "if first_used_ms <= wait.since_ms and",
         "if first_used_ms < wait.since_ms and",
-        "tests/quota_callbacks/buckets",
+        "tests/quota_callbacks/buckets/test_waiting.py",
     ),
     Bug(
         "bytes that never came are not given back",
         "quota_callbacks/builtin/byte_rate.py",
         "lost = request.request_bytes if request.forwarded_s is None else request.missing_bytes",
         "lost = 0",
-        "tests/quota_callbacks/builtin/test_byte_rate.py",
+        "tests/proxy/connection/test_arrival.py",
     ),
     # Connections
     Bug(
@@ -81,14 +81,14 @@ BUGS: Final = (
         "proxy/connection/request_relay.py",
         "return scanner.position if collecting else 0",
         "return 0",
-        "tests/proxy/connection/test_relays_any_split.py",
+        "tests/proxy/connection/test_mutations.py",
     ),
     Bug(
-        "a Fetch under a quota does not hold back the request behind it",
-        "proxy/connection/state/in_flight.py",
-        "return self.alone is not None or self.full",
-        "return self.full",
-        "tests/proxy/connection",
+        "a throttled client is not muted",
+        "proxy/connection/enforcement.py",
+        "state.mute.extend(now_s, throttle_ms, quota, entity)",
+        "state.mute.extend(now_s, 0, quota, entity)",
+        "tests/proxy/connection/test_verdicts.py",
     ),
     Bug(
         "the data plane may charge one byte more than a bucket has room for",
@@ -99,10 +99,10 @@ BUGS: Final = (
     ),
     # Changes while it runs
     Bug(
-        "of several changed quotas, all but the first are read again",
+        "a change of quotas is passed over",
         "proxy/quotas/follower.py",
         "self._position = changes[-1].sequence",
-        "self._position = changes[0].sequence",
+        "self._position = changes[-1].sequence + 1",
         "tests/proxy/quotas/test_follower.py",
     ),
     Bug(
@@ -128,10 +128,10 @@ BUGS: Final = (
         "tests/plugins/sasl_oauth/test_sasl_oauth.py",
     ),
     Bug(
-        "a rule that denies comes after one that allows",
+        "a rule that denies has no effect after one that allows",
         "plugins/authorization/rules.py",
-        "denying = next((each for each in found if not each.allow), None)",
-        "denying = next((each for each in found[:1] if not each.allow), None)",
+        "if rule.allow and allowing is not None:",
+        "if allowing is not None:",
         "tests/plugins/authorization",
     ),
     # Records and the pipeline

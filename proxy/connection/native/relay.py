@@ -77,6 +77,7 @@ class NativeRelay:
         "_requests",
         "_seen",
         "_state",
+        "_terms",
     )
 
     def __init__(self, state: ConnectionState, requests: ContinuedRequests, replies: ContinuedRelay) -> None:
@@ -101,6 +102,8 @@ class NativeRelay:
         """The last progress of a request that arrives: number of requests, number of bytes, and time."""
         self._progress: Progress | None = None
         """The progress while the connection is relayed natively; ``None`` otherwise."""
+        self._terms = RelayTerms()
+        """The terms on which it is relayed natively."""
 
     @property
     def is_active(self) -> bool:
@@ -131,7 +134,7 @@ class NativeRelay:
         at_rest = requests.is_at_rest and self._replies.is_at_rest
         if not (at_rest and state.client.waits_to_read and upstream.waits_to_read):
             return False
-        terms = self._terms(current, int(now_s * 1000))
+        terms = self._current_terms(current, int(now_s * 1000))
         if terms is None:
             self._put_off()
         else:
@@ -158,7 +161,7 @@ class NativeRelay:
             and not state.ended
         )
 
-    def _terms(self, current: Exchange, now_ms: int) -> RelayTerms | None:
+    def _current_terms(self, current: Exchange, now_ms: int) -> RelayTerms | None:
         shared = self._state.shared
         if shared.hooks.completed.has_sums and not shared.hooks.relay.has_linear_costs:
             return None
@@ -186,6 +189,7 @@ class NativeRelay:
 
     def _begin(self, terms: RelayTerms, current: Exchange, upstream: Socket) -> None:
         state, data_plane, limits = self._state, self._data_plane, self._state.limits
+        self._terms = terms
         numbers: list[int | None] = []
         for bucket in (terms.produced, terms.fetched, terms.request_time):
             meter = None if bucket is None else data_plane.meters.take(bucket)
@@ -242,6 +246,16 @@ class NativeRelay:
     def note_completed(self, completed: Collected) -> None:
         """Report requests that were completed natively."""
         note_completed(self._state, completed, enforced=self._enforced, charges_time=self._charges_time)
+
+    def review(self) -> None:
+        """Let the connection return, charged to nothing until then, if its terms are others now."""
+        state = self._state
+        if self._progress is None or state.current is None:
+            return
+        if self._current_terms(state.current, int(state.shared.clock() * 1000)) != self._terms:
+            for meter in self._meters:
+                meter.end()
+            self.recall()
 
     def recall(self) -> None:
         """Let the connection return between the next two frames."""

@@ -203,6 +203,19 @@ def test_a_lowered_quota_applies_to_a_native_connection(kafka: FirstBroker, topi
         assert produce(client, topic).throttle_ms > 300_000  # 21 requests of 20 kB are twice what ten minutes permit
 
 
+def test_a_quota_of_another_client_leaves_a_connection_native(kafka: FirstBroker, topic: str) -> None:
+    quota = '[[quotas]]\nentity = {{ client-id = "{}" }}\nproducer_byte_rate = {}\n'
+    with proxy_of(kafka.bootstrap_servers, quota.format("<default>", 1e9)) as proxy, RawClient(proxy.port) as client:
+        assert {produce(client, topic).throttle_ms for _ in range(20)} == {0}
+        numbers = ("headrace_native_connections", "headrace_native_returns_total")
+        before = proxy.metrics(*numbers)
+        assert before[0] == 1
+        proxy.reload(quota.format("<default>", 1e9) + quota.format("another", 350))
+        proxy.wait_for_log("configuration changed")
+        assert {produce(client, topic).throttle_ms for _ in range(20)} == {0}
+        assert proxy.metrics(*numbers) == before
+
+
 def test_a_connection_is_native_until_it_is_old(broker: FakeBroker) -> None:
     with proxy_of(broker.address, '[limits]\nmax_connection_age = "3s"\n') as proxy, RawClient(proxy.port) as client:
         become_native(proxy, client)

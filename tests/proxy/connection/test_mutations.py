@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 import trio
+from trio.testing import wait_all_tasks_blocked
 
 from headrace.proxy.network.held_bytes import held
 from headrace.quota_callbacks.buckets.sampled_rate import Window
@@ -59,6 +60,19 @@ async def test_permissive_forwards_everything_and_mutes(autojump_clock: MockCloc
         answer = await book.round_trip(sent, created(5, "first", "second"))
         assert outcome(answer, CREATE, 5) == ({"first": 0, "second": 0}, 20_000)
         assert await next_at_s(book) == pytest.approx(20, abs=0.01)
+
+
+async def test_a_request_that_arrives_in_pieces_is_forwarded_once(autojump_clock: MockClock) -> None:
+    async with open_book(quotas=quota(2), windows=WINDOWS) as book:
+        sent = create(5, ("first", 1), ("second", 1))
+        for at in range(0, len(sent), 20):
+            await book.client.sends(sent[at : at + 20])
+            await wait_all_tasks_blocked()
+        await book.upstream.wait_for_dial(1)
+        assert await book.broker.receives() == sent
+        await book.broker.sends(created(5, "first", "second"))
+        assert outcome(await book.client.receives(), CREATE, 5) == ({"first": 0, "second": 0}, 0)
+        assert book.broker.receives_nothing()
 
 
 async def test_the_throttle_time_shrinks_while_the_broker_works(autojump_clock: MockClock) -> None:

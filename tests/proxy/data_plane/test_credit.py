@@ -174,13 +174,13 @@ def play(key: QuotaKey, window: Window, first: float | None, script: list[Any], 
     now_ms, charged = 10**6, 0
     engine: Any = Engine()
     meters = MeterTable(engine, lambda: now_ms)
-    native.quotas.on_change = meters.end
+    native.quotas.on_change = meters.suspend
     for side in (native, direct):
         side.change(first)
         for number in range(CONNECTIONS):  # a connection was read by the control plane before
             side.bucket(number)
     meter = meters.take(native.bucket())
-    meters.grant()
+    meters.resume()
     for at, (event, wait_ms, size, changed, stale_ms) in enumerate(script):
         now_ms += wait_ms
         number = at % CONNECTIONS
@@ -211,8 +211,7 @@ def play(key: QuotaKey, window: Window, first: float | None, script: list[Any], 
             for side in (native, direct):
                 side.change(changed)
                 side.bucket()
-            meters.give_back(meter)
-            meter = meters.take(native.bucket())
+            meters.resume()
         else:
             meters.give_back(meter)
             meter = meters.take(native.bucket())

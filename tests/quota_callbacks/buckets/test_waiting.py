@@ -67,6 +67,8 @@ def test_a_new_connection_waits_and_is_charged_afterwards() -> None:
     first, verdict = proxy.produce(0)
     assert verdict is not None
     assert (verdict.throttle_ms, verdict.hold) == (5000, False)
+    _, verdict = proxy.produce(999, 0, first.connection)
+    assert held_ms(verdict) == 0, "it came in the millisecond in which the throttle was imposed"
     request, verdict = proxy.produce(1000, 2000)
     assert held_ms(verdict) == 4000
     assert proxy.bucket.observed(1000) == LARGE / 10, "nothing is charged yet"
