@@ -1,8 +1,9 @@
 """Measures how anomalies compares a day with its past: ``python -m benchmarks.pipeline.anomaly_day``.
 
-The windows of a day are random, with a day and a night, in groups of entities as in the job. The sketches of a day are
-made from them, and a second day is compared with 1, 7 and 30 of them. The CPU seconds are those of the job's Python
-workers, without Spark's own work: reading usage, windows and sketches, and shuffling them.
+The windows of each day are random, with a day and a night, in groups of entities as in the job. The sketches of 30 days
+are made from them, and the next day is compared with the last 1, 7 and 30 of these, as days and as the blocks that the
+job has of them. The CPU seconds are those of the job's Python workers, without Spark's own work: reading usage, windows
+and sketches, and shuffling them.
 """
 
 from __future__ import annotations
@@ -16,10 +17,12 @@ import pyarrow as pa
 
 from headrace.pipeline.analysis.anomalies.deviating import Examined, compared
 from headrace.pipeline.analysis.anomalies.rules import DAY_S, Rules
-from headrace.pipeline.analysis.anomalies.sketches import sketched
+from headrace.pipeline.analysis.anomalies.sketches import joined, sketched
 from headrace.pipeline.analysis.anomalies.windows import WINDOWS_A_GROUP
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from headrace.pipeline.analysis.anomalies.windows import Starts
 
 MIDNIGHT: Final = 20_718 * DAY_S
@@ -28,11 +31,11 @@ PASTS: Final = (1, 7, 30)
 
 def made_windows(entities: int, midnight: int, rules: Rules) -> Any:
     """Return an Arrow table with a day of windows."""
-    dice = np.random.default_rng(midnight)
+    dice, of_entity = np.random.default_rng(midnight), np.random.default_rng(1)
     each = DAY_S // rules.window_s
     count = entities * each
     entity, start = np.repeat(np.arange(entities), each), np.tile(np.arange(each) * rules.window_s, entities)
-    level, size = dice.lognormal(4, 2, entities)[entity], dice.lognormal(6, 1, entities)[entity]
+    level, size = of_entity.lognormal(4, 2, entities)[entity], of_entity.lognormal(6, 1, entities)[entity]
     requests = np.ceil(level * np.where(start < DAY_S // 2, 1, 3) * dice.lognormal(0, 0.3, count)).astype(np.int64)
     columns = {
         "start": start + midnight,
@@ -50,32 +53,64 @@ def made_windows(entities: int, midnight: int, rules: Rules) -> Any:
     return pa.table(columns)
 
 
+def block(days: Sequence[Any], first: int, starts: Starts, rules: Rules) -> Any:
+    """Return the block of some days, by joining two halves, of which the ``first`` is the number of the first day."""
+    if len(days) == 1:
+        return days[0]
+    half = len(days) // 2
+    halves = block(days[:half], first, starts, rules), block(days[half:], first + half, starts, rules)
+    return joined(pa.concat_tables(halves), range(first * DAY_S, (first + len(days)) * DAY_S), starts, rules)
+
+
+def parts_of(days: Sequence[Any], first: int, starts: Starts, rules: Rules) -> list[Any]:
+    """Return the blocks and days that the job reads for a past, whose first day has the number ``first``."""
+    parts, begin = [], 0
+    while begin < len(days):
+        lengths = (2**power for power in range(5, -1, -1))
+        length = next(each for each in lengths if (first + begin) % each == 0 and begin + each <= len(days))
+        parts.append(block(days[begin : begin + length], first + begin, starts, rules))
+        begin += length
+    return parts
+
+
 @click.command()
-@click.option("--groups", type=click.IntRange(min=1), default=4, show_default=True, help="Number of groups.")
+@click.option("--groups", type=click.IntRange(min=1), default=1, show_default=True, help="Number of groups.")
 def command(groups: int) -> None:
     """Print the CPU seconds for each million windows."""
-    rules = Rules()
+    rules = Rules(past_days=PASTS[-1])
     entities = WINDOWS_A_GROUP * rules.window_s // DAY_S
-    starts: Starts = {"made": list(range(MIDNIGHT, MIDNIGHT + 2 * DAY_S, rules.window_s))}
-    examined = Examined(since_s=MIDNIGHT + DAY_S, until_s=MIDNIGHT + 2 * DAY_S, starts=starts, rules=rules)
-    windows, later = (made_windows(entities, MIDNIGHT + day * DAY_S, rules) for day in range(2))
-    seconds = dict.fromkeys(PASTS, 0.0)
-    sketching = 0.0
+    begin = MIDNIGHT - PASTS[-1] * DAY_S
+    starts: Starts = {"made": list(range(begin, MIDNIGHT + DAY_S, rules.window_s))}
+    examined = Examined(since_s=MIDNIGHT, until_s=MIDNIGHT + DAY_S, starts=starts, rules=rules)
+    later = made_windows(entities, MIDNIGHT, rules)
+    sketching, seconds = 0.0, dict.fromkeys(((kind, days) for kind in ("days", "blocks") for days in PASTS), 0.0)
+    parts, joining = dict.fromkeys(PASTS, 0), 0.0
     for _ in range(groups):
+        made = [made_windows(entities, each, rules) for each in range(begin, MIDNIGHT, DAY_S)]
         began = process_time()
-        sketches = sketched(windows, range(MIDNIGHT, MIDNIGHT + DAY_S), starts, rules)
-        sketching += process_time() - began
+        sketches = [
+            sketched(windows, range(each, each + DAY_S), starts, rules)
+            for windows, each in zip(made, range(begin, MIDNIGHT, DAY_S), strict=True)
+        ]
+        sketching += (process_time() - began) / len(made)
+        began = process_time()
+        block(sketches[:16], begin // DAY_S, starts, rules)
+        joining += (process_time() - began) / 16
         for days in PASTS:
-            past = pa.concat_tables([sketches] * days)
-            began = process_time()
-            compared(later, past, examined)
-            seconds[days] += process_time() - began
+            blocks = parts_of(sketches[-days:], MIDNIGHT // DAY_S - days, starts, rules)
+            parts[days] = len(blocks)
+            for kind, tables in (("days", sketches[-days:]), ("blocks", blocks)):
+                past = pa.concat_tables(tables)
+                began = process_time()
+                compared(later, past, examined)
+                seconds[kind, days] += process_time() - began
     millions = groups * later.num_rows / 1e6
-    print(
-        f"sketches: {sketching / millions:.1f} s a million windows, {sketches.nbytes / entities:,.0f} bytes an entity"
-    )
-    for days, taken in seconds.items():
-        print(f"compared with {days} days: {taken / millions:.1f} s a million windows")
+    each = sketches[0].nbytes / entities
+    print(f"sketches: {sketching / millions:.1f} s a million windows of a day, {each:,.0f} bytes an entity")
+    print(f"blocks: {joining / millions:.1f} s a million windows of a day")
+    for (kind, days), taken in seconds.items():
+        number = f" ({parts[days]} parts)" if kind == "blocks" else ""
+        print(f"compared with {days} days as {kind}{number}: {taken / millions:.1f} s a million windows")
 
 
 if __name__ == "__main__":

@@ -12,6 +12,7 @@ from functools import reduce
 from operator import add
 from typing import TYPE_CHECKING, Final
 
+from pyspark.sql import Window
 from pyspark.sql import functions as sf
 
 from headrace.pipeline.analysis.events import FETCHES
@@ -79,37 +80,38 @@ def by_hour(usage: DataFrame, teams: DataFrame) -> DataFrame:
 def by_day(hours: DataFrame) -> DataFrame:
     """Return the sums of `by_hour` by day (`schemas.ROLLUP_DAY`)."""
     sums = [sf.sum(name).alias(name) for name in _SUMS]
-    return hours.groupBy("date", "cluster", *_SENDER, "team").agg(*sums).select(*schemas.ROLLUP_DAY.names)
+    days = hours.groupBy("date", "cluster", *_SENDER, "team").agg(*sums)
+    of_day = sf.sum("records").over(Window.partitionBy("date"))
+    return days.withColumn("records_of_day", of_day).select(*schemas.ROLLUP_DAY.names)
 
 
-def changed_days(usage: DataFrame, days: DataFrame) -> list[date]:
-    """Return the days of which ``usage`` has another number of records than was rolled up, in order.
+def changed_days(recorded: Mapping[date, int], rolled_up: Mapping[date, int | None]) -> list[date]:
+    """Return the days of which another number of usage records was recorded than was rolled up, in order.
 
-    ``days`` are the rolled up days (`schemas.ROLLUP_DAY`). A day without usage has not changed: its usage may have been
-    removed since.
+    A day without usage has not changed: its usage may have been removed since.
     """
-    return _dates_that_differ(
-        usage.groupBy("date").agg(sf.count("*").alias("records")),
-        days.groupBy("date").agg(sf.sum("records").alias("before")),
-    )
+    return sorted(day for day, records in recorded.items() if records != rolled_up.get(day))
 
 
-def changed_periods(days: DataFrame, bills: DataFrame, period: Period) -> list[date]:
-    """Return the first days of the periods whose bills are of another number of records, or that have none, in order.
+def changed_periods(
+    rolled_up: Mapping[date, int | None], billed: Mapping[date, int | None], period: Period
+) -> list[date]:
+    """Return the first days of the periods whose bills are of another number of usage records, or that have none, in
+    order.
 
-    ``days`` (`schemas.ROLLUP_DAY`) are rolled up, ``bills`` (`schemas.CHARGEBACK`) are those of this kind of period.
+    ``billed`` is the number of the bills of each period, by its first day. Numbers of versions that did not count the
+    records are ``None``, which is as if there were none.
     """
-    return _dates_that_differ(
-        days.groupBy(start_of(period).alias("date")).agg(sf.sum("records").alias("records")),
-        bills.where("item = 'total'").groupBy("date").agg(sf.sum("records").alias("before")),
-    )
+    records: dict[date, int] = {}
+    for day, number in rolled_up.items():
+        start = first_day(day, period)
+        records[start] = records.get(start, 0) + (number or 0)
+    return sorted(start for start, number in records.items() if start not in billed or number != (billed[start] or 0))
 
 
-def _dates_that_differ(now: DataFrame, before: DataFrame) -> list[date]:
-    """Return the dates of ``now`` whose ``records`` are not those ``before``, or that were not there."""
-    both = now.join(before.withColumn("there", sf.lit(True)), "date", "left")
-    differ = sf.col("there").isNull() | ~sf.col("records").eqNullSafe(sf.col("before"))
-    return sorted(row.date for row in both.where(differ).select("date").collect())
+def first_day(day: date, period: Period) -> date:
+    """Return the first day of the period that has this day."""
+    return day if period is Period.DAY else day.replace(day=1)
 
 
 def with_teams(senders: DataFrame, teams: DataFrame) -> DataFrame:

@@ -38,6 +38,8 @@ MAX_ATTEMPTS: Final = 20
 """Maximum number of times that rows are added to a table to which other ingests write at the same time."""
 MAX_BROADCAST: Final = 1_000_000
 """Maximum number of stored keys that every executor gets; above it, both sides are sorted."""
+ROWS_A_FILE: Final = 500_000
+"""Number of rows that one task writes, which makes one file for each hour: about 10 MiB of Parquet."""
 QUARANTINE_DAYS: Final = 31
 """A rejected line that is read again is not added to the quarantine if it was added in so many days before."""
 
@@ -164,8 +166,8 @@ class Batch:
             if known < number:
                 there = sf.broadcast(stored) if keys <= MAX_BROADCAST else stored
                 new = rows.join(there, list(_KEY), "left_anti").select(*rows.columns)
-                # Few files; an hour with many records gets several, which are written in parallel.
-                self._lake.append(table, new.hint("rebalance", *by), *by)
+                # Not the hint "rebalance": Spark ignores it in a stream, whose session has no adaptive execution.
+                self._lake.append(table, new.coalesce(-(-(number - known) // ROWS_A_FILE)), *by)
             return number - known
 
         return _retried(append)

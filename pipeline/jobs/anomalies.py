@@ -13,21 +13,18 @@ from headrace.pipeline.analysis.anomalies.stored import Days
 from headrace.pipeline.cli import LAKE, day_options, job_options, number_option
 from headrace.pipeline.errors import InputError
 from headrace.pipeline.lake import schemas
+from headrace.pipeline.lake.day_counts import recorded_by_day
 from headrace.pipeline.lake.tables import Lake, open_lake
 from headrace.pipeline.output import report_progress, report_result
 
 if TYPE_CHECKING:
     from datetime import date
 
-    from pyspark.sql import DataFrame
-
     from headrace.pipeline.lake.session import SparkOptions
     from headrace.pipeline.output import Result
 
 RULES = Rules()
 SHOWN = 50
-RECENT_DAYS = 2
-"""The newest day is looked for in the last few days first, so that those before them are not read."""
 MINUTES_OF_A_DAY = 1440
 
 
@@ -88,7 +85,8 @@ def command(
     thread time.
 
     The table anomalies is rewritten for the days that are examined: by default, the last two days of usage. A day's
-    windows, and sketches with which later days are compared, are kept in anomaly_windows and anomaly_sketches. An
+    windows, and sketches with which later days are compared, are kept in anomaly_windows, anomaly_sketches and
+    anomaly_past. An
     entity whose past is too short (fewer than --least-past windows) is reported only if half of its requests fail, open
     a connection or request a producer id, and the number is at least five times the --least value.
     """
@@ -96,8 +94,7 @@ def command(
         raise click.BadParameter(f"--window {window}: expected a divisor of the {MINUTES_OF_A_DAY} minutes of a day")
     rules = Rules(window_s=window * 60, **rules_given)
     tables = open_lake("anomalies", spark, lake)
-    usage = tables.read("usage", schemas.USAGE)
-    newest, until_s = _end(usage)
+    newest, until_s = _end(tables)
     if newest is None:
         report_progress("the lake has no usage, so no day was examined")
         return {"anomalies": {}}
@@ -105,21 +102,16 @@ def command(
     begin = end - timedelta(days=1) if first is None else first
     if begin > end:
         raise InputError(f"--from {begin} is after {end}, the last day with usage")
-    Days(lake=tables, usage=usage, until_s=until_s, rules=rules).examine(begin, end)
+    Days(lake=tables, until_s=until_s, rules=rules).examine(begin, end)
     return {"first": begin, "last": end, "anomalies": _report_result(tables, begin, end)}
 
 
-def _end(usage: DataFrame) -> tuple[date | None, int]:
+def _end(tables: Lake) -> tuple[date | None, int]:
     """Return the newest day with usage, and the second (exclusive) up to which its usage has been ingested."""
-    recent = usage.where(sf.col("date") >= sf.date_sub(sf.current_date(), RECENT_DAYS))
-    newest = _newest(recent) or _newest(usage)
+    newest = max(recorded_by_day(tables), default=None)
+    usage = tables.read("usage", schemas.USAGE)
     second = usage.where(sf.col("date") == sf.lit(newest)).agg(sf.max("second")).collect()[0][0]
     return newest, (second or 0) + 1
-
-
-def _newest(usage: DataFrame) -> date | None:
-    newest: date | None = usage.agg(sf.max("date")).collect()[0][0]
-    return newest
 
 
 def _report_result(tables: Lake, first: date, last: date) -> dict[str, int]:

@@ -186,16 +186,20 @@ def command(
         no_test = "" if tested.records else "there is no usage of these days"
     if tables.has("backtest"):  # before the recommendations: a run that is killed leaves no back-test of other quotas
         tables.replace_of_cluster("backtest", tables.spark.createDataFrame([], schemas.BACKTEST), what.cluster)
-    _write_table(tables, usage, rules, what.cluster)
-    found = tables.read_of_cluster("recommendations", schemas.RECOMMENDATIONS, what.cluster)
-    result: Result = {"cluster": what.cluster, "records": what.records, **_report_result(found)}
-    _report_capacity(found, rules)
-    if test is not None and not no_test:
-        result["backtest"] = _backtest(tables, found, test, rules, what.cluster)
-    elif tables.has("backtest"):
-        report_progress(f"the table backtest has no rows of this cluster: {no_test}")
-    if toml is not None or commands is not None:
-        _write(found, most, toml, commands, server)
+    found = _write_table(tables, usage, rules, what.cluster)
+    try:
+        counts = _report_result(found)
+        result: Result = {"cluster": what.cluster, "records": what.records, **counts}
+        if rules.capacity:
+            _report_capacity(found, rules)
+        if test is not None and not no_test:
+            result["backtest"] = _backtest(tables, found, test, rules, what.cluster)
+        elif tables.has("backtest"):
+            report_progress(f"the table backtest has no rows of this cluster: {no_test}")
+        if toml is not None or commands is not None:
+            _write(found, counts["entities"], most, toml, commands, server)
+    finally:
+        found.unpersist()
     return result
 
 
@@ -218,31 +222,40 @@ def _test_days(
     return last, (begin, end)
 
 
-def _write_table(tables: Lake, usage: DataFrame, rules: Rules, cluster: str | None) -> None:
-    """Write the table ``recommendations``; report who and what has no quota in it."""
+def _write_table(tables: Lake, usage: DataFrame, rules: Rules, cluster: str | None) -> DataFrame:
+    """Write the table ``recommendations``; report who and what has no quota in it. Return its rows, persisted."""
     needs = needs_of(usage, rules).persist()
     try:
-        found = recommendations(needs, rules).repartition(1).sortWithinPartitions("user", "client_id", "key")
+        found = recommendations(needs, rules).repartition(1).sortWithinPartitions("user", "client_id", "key").persist()
         tables.replace_of_cluster("recommendations", found, cluster)
-        brief = needs.where(sf.col("entity_seconds") < rules.least_seconds).select("user", "client_id").distinct()
-        if count := brief.count():
-            report_progress(
-                f"{count:,} entities were active for less than {rules.least_seconds:,} s, and have no quota of their"
-                " own"
-            )
-        if rules.default:
-            _report_few(needs, rules)
+        _report_few(needs, rules)
     finally:
         needs.unpersist()
+    return found
 
 
 def _report_few(needs: DataFrame, rules: Rules) -> None:
-    counts = needs.groupBy("key").agg(sf.count_if(sf.col("misbehaviour").isNull()).alias("entities"))
-    for row in counts.where(sf.col("entities") < rules.least_entities).orderBy("key").collect():
+    """Report entities with too little usage for a quota, and keys with too few entities for a default quota."""
+    keys = rules.by.keys if rules.default else ()
+    is_key = {key: sf.col("key") == key.value for key in keys}
+    behaves = sf.col("misbehaviour").isNull()
+    brief = sf.when(sf.col("entity_seconds") < rules.least_seconds, sf.struct("user", "client_id"))
+    (row,) = needs.agg(
+        sf.count_distinct(brief).alias("brief"),
+        *(sf.count_if(is_key[key]).alias(f"{key}_rows") for key in keys),
+        *(sf.count_if(is_key[key] & behaves).alias(key.value) for key in keys),
+    ).collect()
+    if row.brief:
         report_progress(
-            f"no default quota of {row.key}: {row.entities:,} well-behaved entities have such usage, and"
-            f" --least-entities is {rules.least_entities:,}"
+            f"{row.brief:,} entities were active for less than {rules.least_seconds:,} s, and have no quota of their"
+            " own"
         )
+    for key in sorted(keys):
+        if row[f"{key}_rows"] and row[key] < rules.least_entities:
+            report_progress(
+                f"no default quota of {key}: {row[key]:,} well-behaved entities have such usage, and"
+                f" --least-entities is {rules.least_entities:,}"
+            )
 
 
 def _report_capacity(found: DataFrame, rules: Rules) -> None:
@@ -304,19 +317,24 @@ def _rate(value: str, *, sizes: bool) -> float:
 
 
 def _report_result(found: DataFrame) -> Result:
-    quotas, entities = found.count(), found.select("user", "client_id").distinct().count()
+    (row,) = found.agg(
+        sf.count("*").alias("quotas"),
+        sf.count_distinct(sf.struct("user", "client_id")).alias("entities"),
+        sf.count("misbehaviour").alias("misbehaving"),
+    ).collect()
+    quotas, entities, misbehaving = row
     report_progress(f"{quotas:,} quotas for {entities:,} entities")
     for row in found.orderBy("key", sf.desc("quota"), "user", "client_id").limit(SHOWN).collect():
         report_result(f"{row.key} = {row.quota:.10g} of {_name(row)}: {row.reason}")
     more = quotas - SHOWN
     if more > 0:
         report_progress(f"and {more:,} more in the table recommendations")
-    for row in (
-        found.where("misbehaviour is not null").groupBy("misbehaviour").count().orderBy("misbehaviour").collect()
-    ):
-        report_progress(
-            f"{row['count']:,} quotas of entities that misbehave, which were not raised: {row.misbehaviour}"
-        )
+    if misbehaving:
+        by_kind = found.where("misbehaviour is not null").groupBy("misbehaviour").count().orderBy("misbehaviour")
+        for row in by_kind.collect():
+            report_progress(
+                f"{row['count']:,} quotas of entities that misbehave, which were not raised: {row.misbehaviour}"
+            )
     return {"quotas": quotas, "entities": entities}
 
 
@@ -324,8 +342,11 @@ def _name(row: Any) -> str:
     return ", ".join(f"{kind}={name}" for kind, name in (("user", row.user), ("client-id", row.client_id)) if name)
 
 
-def _write(found: DataFrame, most: int, toml: str | None, commands: str | None, server: str) -> None:
-    """Write the files: the default entity first, the others by the sum of their byte rates, descending."""
+def _write(found: DataFrame, entities: int, most: int, toml: str | None, commands: str | None, server: str) -> None:
+    """Write the files: the default entity first, the others by the sum of their byte rates, descending.
+
+    ``entities`` is the number of those in ``found``.
+    """
     rates = sf.when(
         sf.col("key").isin([key.value for key in QuotaKey if BUILTIN_SCHEMA.keys[key].integral]), sf.col("quota")
     )
@@ -339,7 +360,7 @@ def _write(found: DataFrame, most: int, toml: str | None, commands: str | None, 
     for row in ordered.limit(most).collect():
         by_key = {QuotaKey(each.key): (each.quota, each.reason) for each in row.quotas}
         quotas[row.user, row.client_id] = {key: by_key[key] for key in QuotaKey if key in by_key}
-    left_out = by_entity.count() - len(quotas)
+    left_out = entities - len(quotas)
     head = ["# Recommended by headrace pipeline recommend from recorded usage.\n"]
     if left_out:
         head.append(

@@ -10,11 +10,21 @@ import click
 from pyspark.sql import functions as sf
 
 from headrace.pipeline.analysis.prices import read_prices
-from headrace.pipeline.analysis.rollup import Period, bill, by_day, by_hour, changed_days, changed_periods, start_of
+from headrace.pipeline.analysis.rollup import (
+    Period,
+    bill,
+    by_day,
+    by_hour,
+    changed_days,
+    changed_periods,
+    first_day,
+    start_of,
+)
 from headrace.pipeline.analysis.teams import parse_messages, read_teams
 from headrace.pipeline.cli import LAKE, check_input, day_options, job_options, kafka_options, settings_of
 from headrace.pipeline.ingestion.sources import KafkaSource
 from headrace.pipeline.lake import schemas
+from headrace.pipeline.lake.day_counts import recorded_by_day, rolled_up_by_day
 from headrace.pipeline.lake.stores import read_text
 from headrace.pipeline.lake.tables import Lake, of_days, open_lake
 from headrace.pipeline.output import check_output, csv_lines, report_progress, write_file
@@ -133,17 +143,15 @@ def _owners(spark: SparkSession, path: str | None, topic: KafkaSource | None) ->
 
 def _roll_up(tables: Lake, first: date | None, last: date | None, owners: DataFrame, *, again: bool) -> list[date]:
     """Write the rollups of the days that have changed, or of all; return these days."""
-    spark = tables.spark
-    usage = of_days(tables.read("usage", schemas.USAGE), first, last)
-    rolled_up = of_days(tables.read_or_empty("rollup_day", schemas.ROLLUP_DAY), first, last)
-    known = spark.createDataFrame([], schemas.ROLLUP_DAY) if again else rolled_up
-    days = changed_days(usage, known)
+    rolled_up = rolled_up_by_day(tables, first, last)
+    # Counted before it is read: with records that are added meanwhile, the day has changed for the next run.
+    days = changed_days(recorded_by_day(tables, first, last), {} if again else rolled_up)
     if not days:
-        what = "no new usage" if rolled_up.take(1) else "no usage"
+        what = "no new usage" if rolled_up else "no usage"
         report_progress(f"{tables.root} has {what}{_between(first, last)}: nothing was rolled up")
         return []
     chosen = sf.col("date").isin(days)
-    hours = by_hour(usage.where(chosen), owners)
+    hours = by_hour(tables.read("usage", schemas.USAGE).where(chosen), owners)
     tables.replace("rollup_hour", hours.repartition("date"), "date")
     hours = tables.read("rollup_hour", schemas.ROLLUP_HOUR).where(chosen)
     tables.replace("rollup_day", by_day(hours).repartition("date"), "date")
@@ -192,14 +200,14 @@ class Bills:
         Return the first days of these periods.
         """
         first, last = _whole(self._period, first, last)
-        days = of_days(tables.read_or_empty("rollup_day", schemas.ROLLUP_DAY), first, last)
-        starts = {row.start for row in days.select(start_of(self._period).alias("start")).distinct().collect()}
+        rolled_up = rolled_up_by_day(tables, first, last)
+        starts = {first_day(day, self._period) for day in rolled_up}
         if not starts:
             report_progress(f"{tables.root} has no rolled up days{_between(first, last)}: no bill was written")
             return []
-        due = sorted(starts) if again else changed_periods(days, self._lines(tables), self._period)
+        due = sorted(starts) if again else changed_periods(rolled_up, self._billed(tables), self._period)
         if due:
-            of_due = days.where(start_of(self._period).isin(due))
+            of_due = tables.read("rollup_day", schemas.ROLLUP_DAY).where(start_of(self._period).isin(due))
             lines = bill(of_due, self._sheet, self._period, across_clusters=self._across_clusters)
             tables.replace("chargeback", lines.repartition(1), "period", "date")
         if left := len(starts) - len(due):
@@ -234,6 +242,11 @@ class Bills:
         for team in sorted(teams.keys() - billed):
             report_progress(f"the price sheet has prices for team {team}, which has no usage")
         return {"bills": sum(each["bills"] for each in found), "totals": found, "periods": list(written)}
+
+    def _billed(self, tables: Lake) -> dict[date, int | None]:
+        """Return the number of usage records that the bills of each period are of."""
+        totals = self._lines(tables).where("item = 'total'").groupBy("date").agg(sf.sum("records").alias("records"))
+        return {row.date: row.records for row in totals.collect()}
 
     def _lines(self, tables: Lake) -> DataFrame:
         lines = tables.read_or_empty("chargeback", schemas.CHARGEBACK)

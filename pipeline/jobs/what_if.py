@@ -138,24 +138,26 @@ def _report_result(answer: DataFrame) -> Result:
         sf.max("quota").alias("quota"),
         sf.max("certain_quota").alias("certain_quota"),
     )
-    held = totals.where("throttled > 0 or refused > 0")
-    buckets, throttled = totals.count(), held.count()
+    is_held = (sf.col("throttled") > 0) | (sf.col("refused") > 0)
+    is_uncertain = ~is_held & sf.col("certain_quota").isNotNull()
+    ((buckets, throttled, uncertain),) = totals.agg(
+        sf.count("*"), sf.count_if(is_held), sf.count_if(is_uncertain)
+    ).collect()
     report_progress(f"{buckets:,} buckets, of which {throttled:,} are throttled")
-    for row in held.orderBy(sf.desc("waited_ms")).limit(SHOWN).collect():
+    held = totals.where(is_held).orderBy(sf.desc("waited_ms")).limit(SHOWN)
+    for row in held.collect() if throttled else ():
         report_result(
             f"{row.key} of {_name(row.user, row.client_id)} (quota of {row.entity}): throttled {row.throttled:,} of"
             f" {row.events:,} seconds, refused {row.refused:,}, total wait {row.waited_ms / 1000:,.1f} s;"
             f" {row.shifted:.1%} is delayed, by at most {row.longest_shift_ms / 1000:,.1f} s"
         )
-    _report_uncertain(totals.where("throttled = 0 and refused = 0 and certain_quota is not null"))
+    if uncertain:
+        _report_uncertain(totals.where(is_uncertain), uncertain)
     return {"buckets": buckets, "throttled_buckets": throttled}
 
 
-def _report_uncertain(totals: DataFrame) -> None:
+def _report_uncertain(totals: DataFrame, count: int) -> None:
     """Report buckets that are not throttled, but might be, since a record has only the sum of one second."""
-    count = totals.count()
-    if not count:
-        return
     report_progress(
         f"{count:,} of the buckets that are not throttled might be throttled: a record has the sum of one second, and"
         " below these limits it matters when within the second the usage came"

@@ -163,8 +163,10 @@ ROLLUP_HOUR: Final = StructType([StructField("date", DateType()), StructField("h
 whose team is that of the topic has a row for each team.
 """
 
-ROLLUP_DAY: Final = StructType([StructField("date", DateType()), *TOTALS.fields])
-"""The table ``rollup_day``."""
+ROLLUP_DAY: Final = StructType([StructField("date", DateType()), *TOTALS.fields, StructField("records_of_day", _LONG)])
+"""The table ``rollup_day``. ``records_of_day`` is the sum of ``records`` of the day, the same in all of its rows; null
+in rows of older versions.
+"""
 
 USED: Final = DecimalType(22, 3)
 PRICE: Final = DecimalType(14, 6)
@@ -366,6 +368,7 @@ ANOMALY_SKETCHES: Final = _columns(
     histogram=BinaryType(),
     highest=BinaryType(),
     lowest=BinaryType(),
+    starts=BinaryType(),
     window_s=_INT,
     known_hours=_INT,
     records=_LONG,
@@ -377,8 +380,33 @@ ANOMALY_SKETCHES: Final = _columns(
 for each of the quantities of `headrace.pipeline.analysis.anomalies.rules`, in their order, little-endian: ``sizes`` the
 number of buckets (16 bits); ``histogram`` for each bucket its number, the number of its windows (16 bits each) and the
 mean of their values (a float of 32 bits); ``highest`` and ``lowest`` the extremes of ``known_hours`` hours (doubles),
-the most extreme first. ``window_s``, ``records`` and ``final`` are the same in all rows of a day: the length of the
-windows, the number of usage records, and whether the day was final.
+the most extreme first. ``starts`` has a bit for each window of the day, which is set if any entity of the cluster had
+usage in it. ``window_s``, ``records`` and ``final`` are the same in all rows of a day: the length of the windows, the
+number of usage records, and whether the day was final.
+"""
+
+ANOMALY_PAST: Final = _columns(
+    date=DateType(),
+    days=_INT,
+    cluster=_TEXT,
+    user=_TEXT,
+    client_id=_TEXT,
+    first=_LONG,
+    windows=_INT,
+    sizes=BinaryType(),
+    histogram=BinaryType(),
+    highest=BinaryType(),
+    lowest=BinaryType(),
+    starts=BinaryType(),
+    window_s=_INT,
+    known_hours=_INT,
+)
+"""The table ``anomaly_past``: the sketches of ``days`` consecutive days of an entity, the last of which is ``date``, as
+one sketch. ``days`` is a power of two, and the number of the first of them (Python's ``date.toordinal``) a multiple of
+it.
+
+The columns are those of `ANOMALY_SKETCHES`, except that a bucket in ``histogram`` has its number (16 bits), the number
+of its windows (32 bits) and the sum of their values (a double), so that sums of days and of blocks are the same.
 """
 
 OF_ONE_CLUSTER: Final = ("what_if", "recommendations", "backtest", "costs")

@@ -13,7 +13,7 @@ import sys
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from headrace.pipeline.errors import InputError, NoJavaError, PipelineError
 from headrace.pipeline.lake.jars import DELTA_LAKE, KAFKA_CONNECTOR, S3_CLIENT, jars_of
@@ -28,6 +28,8 @@ JAVA_VERSIONS: Final = (17, 21)
 NEEDED_MODULE: Final = "jdk.incubator.vector"
 """Spark's linear algebra loads this module at start; reduced Java runtimes lack it."""
 PROBE_TIMEOUT_S: Final = 30.0
+FUNCTIONS: Final = "org.apache.spark.sql.functions"
+"""The class that `pyspark.sql.functions` calls. A plan of a job has some thousand calls."""
 LOCAL_SHUFFLE_PARTITIONS: Final = 8
 """Spark's default of 200 is meant for clusters: on one machine, a shuffle of few rows would start 200 tasks."""
 LOCAL_LOG_PARTITIONS: Final = 2
@@ -39,7 +41,8 @@ LITTLE_BYTES: Final = 2 * 2**20
 """The size of lake and input up to which a session on this machine has the settings `LITTLE_DATA`."""
 LITTLE_DATA: Final = {
     # One collector thread and only the quick compiler: a start takes half the processor time, and much data longer.
-    "spark.driver.defaultJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+    # Spark's classes take 100 MB of metaspace, and Java collects all garbage each time that it grows beyond its size.
+    "spark.driver.defaultJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:MetaspaceSize=256m",
     "spark.sql.shuffle.partitions": "2",
     "spark.databricks.delta.snapshotPartitions": "1",
     # What pays for millions of rows costs a small plan more than it saves.
@@ -120,7 +123,27 @@ def start_session(
         raise PipelineError(f"Spark does not start: {_first_line(error)}") from error
     if submitted and not _has_delta_lake(session):
         raise InputError(f"Spark lacks Delta Lake; give spark-submit --packages {DELTA_LAKE}")
+    _remember_functions(session)
     return session
+
+
+class _Functions:
+    """The functions of Spark's class for them, each looked up in the JVM once."""
+
+    def __init__(self, java_class: Any) -> None:
+        self._java_class = java_class
+
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(self._java_class, name)
+        setattr(self, name, found)
+        return found
+
+
+def _remember_functions(session: SparkSession) -> None:
+    """Let `pyspark.sql.functions` ask the JVM for the class and for each function once, in place of at each use."""
+    jvm: Any = session.sparkContext._jvm  # noqa: SLF001 -- pyspark looks for the class here
+    if FUNCTIONS not in vars(jvm):
+        setattr(jvm, FUNCTIONS, _Functions(getattr(jvm, FUNCTIONS)))
 
 
 def _has_delta_lake(session: SparkSession) -> bool:

@@ -57,10 +57,16 @@ def read_text(spark: SparkSession, path: str) -> str:
         raise InputError(f"{path} does not exist")
     if is_folder(spark, path):
         raise InputError(f"{path} is a folder; expected a file")
-    text = "\n".join(row.value for row in spark.read.text(path, wholetext=True).collect())
-    if "\ufffd" in text:  # Spark's replacement for bytes that it cannot decode
-        raise InputError(f"{path} is not UTF-8")
-    return text
+    with _reading(path):
+        stream = _file_system(spark, path).open(_path(spark, path))
+        try:
+            content: bytes = stream.readAllBytes()
+        finally:
+            stream.close()
+    try:
+        return content.decode()
+    except UnicodeDecodeError as error:
+        raise InputError(f"{path} is not UTF-8") from error
 
 
 def write_text(spark: SparkSession, path: str, text: str) -> None:

@@ -14,6 +14,7 @@
     anomalies        date             deviations from each entity's past
     anomaly_windows  date             usage by window, for anomalies
     anomaly_sketches date             entities' days as the past of later days, for anomalies
+    anomaly_past     rules, days, date  the same, for several days together
     costs                             the cost model of requests
     releases                          the versions of `RELEASED` that belong together
 
@@ -25,7 +26,7 @@ lacks is null.
 from __future__ import annotations
 
 import contextlib
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from headrace.pipeline.errors import ConflictError, InputError, OutputError
 from headrace.pipeline.lake import schemas
@@ -57,6 +58,7 @@ MADE_BY: Final = {
     "anomalies": "anomalies",
     "anomaly_windows": "anomalies",
     "anomaly_sketches": "anomalies",
+    "anomaly_past": "anomalies",
     "costs": "calibrate",
 }
 """The job that writes each table."""
@@ -164,14 +166,16 @@ class Lake:
         of_cluster = sf.lit(False) if cluster is None else sf.col("cluster") == sf.lit(cluster)
         return whole.where(of_cluster | sf.col("cluster").isNull()).drop("cluster")
 
-    def replace_partition(self, table: str, frame: DataFrame, column: str, value: object) -> None:
-        """Replace the partition in which ``column``, which ``frame`` lacks, has this value; ``frame`` may be empty."""
+    def replace_partition(self, table: str, frame: DataFrame, **values: object) -> None:
+        """Replace the partition in which columns, which ``frame`` lacks, have these values; ``frame`` may be empty.
+
+        Raises `OutputError`.
+        """
         from pyspark.sql import functions as sf
 
-        whole = frame.withColumn(column, sf.lit(value))
-        self._write(
-            table, whole, "overwrite", (column,), {"replaceWhere": f"{column} = '{value}'", "mergeSchema": "true"}
-        )
+        whole = frame.withColumns({column: sf.lit(value) for column, value in values.items()})
+        condition = " AND ".join(f"{column} = '{value}'" for column, value in values.items())
+        self._write(table, whole, "overwrite", tuple(values), {"replaceWhere": condition, "mergeSchema": "true"})
 
     def remove_rows(self, table: str, condition: str) -> int:
         """Remove the rows for which a condition in SQL holds; return their number. Raises `OutputError`."""
@@ -223,6 +227,20 @@ class Lake:
         from delta.tables import DeltaTable
 
         return DeltaTable.forPath(self.spark, self.path(name))
+
+    def files(self, table: str) -> DataFrame:
+        """Return the files of an existing table with their partitions and statistics, as Delta Lake's log has them
+        (its action ``add``). No file is read.
+        """
+        from pyspark.sql import DataFrame
+
+        jvm: Any = self.spark.sparkContext._jvm  # noqa: SLF001 -- Delta Lake has no Python API for this
+        path = qualified(self.spark, self.path(table))
+        log = jvm.org.apache.spark.sql.delta.DeltaLog.forTable(self.spark._jsparkSession, path)  # noqa: SLF001
+        version = self._versions().get(table) if table in RELEASED else None
+        none = jvm.scala.Option.empty()
+        snapshot = log.update(False, none, none) if version is None else log.getSnapshotAt(version, none, none)
+        return DataFrame(snapshot.allFiles().toDF(), self.spark)
 
     def version(self, table: str) -> int:
         """Return the newest version of an existing table."""

@@ -27,23 +27,22 @@ MOST_APIS: Final = 200
 
 def recommendations(table: DataFrame) -> Content:
     """Return the section from the table ``recommendations``: each quota with the usage that it applies to."""
-    counts = {
-        row["key"]: row["count"] for row in table.groupBy("key").count().orderBy("key").limit(sums.SHOWN).collect()
-    }
-    if not counts:
+    largest = sums.top_recommendations(table)
+    if not largest:
         return Content(sentences=("The table recommendations is empty.",))
     sentence = (
         "Usage is measured over the window of the quota. p50, p99 and peak are of the entity's usage. A quota below the"
         ' peak would have throttled the entity; the column "peaks above" says how often. For an entity that misbehaves,'
         " the quota is at most its present one. The largest quotas come first."
     )
-    known = [key.value for key in QuotaKey if key.value in counts]
-    parts = [part for key in [*known, *(set(counts) - set(known))] for part in _of_key(table, key, counts[key])]
+    known = [key.value for key in QuotaKey if key.value in largest]
+    others_in_order = [key for key in largest if key not in known]
+    parts = [part for key in [*known, *others_in_order] for part in _of_key(key, largest[key])]
     return Content(sentences=(sentence,), parts=tuple(parts))
 
 
-def _of_key(table: DataFrame, key: str, count: int) -> Iterator[Figure | Table]:
-    rows = sums.top_recommendations(table, key, sums.SHOWN)
+def _of_key(key: str, rows: Sequence[Numbers]) -> Iterator[Figure | Table]:
+    count = rows[0]["count"]
     if any(row["quota"] is not None and row["peak"] is not None for row in rows):
         yield _drawn(key, rows[:DRAWN])
     more = f", {sums.SHOWN} of {count:,}" if count > sums.SHOWN else ""

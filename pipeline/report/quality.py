@@ -41,9 +41,9 @@ def _missing(usage: DataFrame | None, marks: DataFrame | None) -> Found:
         f" Of these, {words.count(numbers['ended'])} ended in order; the others still run or were killed, and"
         " their last second may be missing."
     )
-    gaps = sums.top_gaps(usage, marks)
-    if not gaps.rows:
+    if not numbers["short"]:
         return f"{ended} No gaps were found.", None
+    gaps = sums.top_gaps(usage, marks)
     summed = gaps.total
     found = (
         f"{ended} Missing: {words.some(summed['missing'], 'record')} in {words.some(summed['gaps'], 'gap')} of"

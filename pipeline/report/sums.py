@@ -1,14 +1,17 @@
 """Aggregates of the tables for a report: DataFrames with few rows, or with an order and a limit.
 
-Spark computes all sums. The driver receives only what the page shows: at most `MOST_BARS` bars, and the first rows of a
-ranking with the sums of the others (`Ranking`), so that totals stay exact.
+Spark computes all sums of many rows. The driver receives little more than the page shows: at most `MOST_BARS` bars, and
+the first rows of a ranking with the sums of the others (`Ranking`), so that totals stay exact.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from decimal import localcontext
+from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 
+from pyspark.sql import Window
 from pyspark.sql import functions as sf
 
 from headrace.pipeline.analysis.usage import over_quotas
@@ -22,6 +25,10 @@ if TYPE_CHECKING:
 
 SHOWN: Final = 20
 """Number of rows in a ranking; all others are summed."""
+FEW: Final = 100
+"""Number of rows up to which a ranking is summed here, since a job of Spark for the sums takes longer."""
+DIGITS: Final = 38
+"""Maximum number of digits of Spark's decimal numbers; Python's sums have 28 otherwise."""
 MOST_BARS: Final = 240
 """Maximum number of bars on a time axis: ten days by hour. For longer times, a bar is several hours, or days."""
 HOUR_S: Final = 3600
@@ -52,13 +59,22 @@ def ranking(frame: DataFrame, measures: Sequence[str], *order: Column, limit: in
     """Return the first ``limit`` rows by ``order``, and the sums of ``measures`` over the others."""
     kept = frame.persist()
     try:
-        total = _total(kept, measures)
-        rows = [row.asDict() for row in kept.orderBy(*order).limit(limit).collect()]
+        first = [row.asDict() for row in kept.orderBy(*order).limit(FEW + 1).collect()]
+        total = _total_of(first, measures) if len(first) <= FEW else _total(kept, measures)
     finally:
         kept.unpersist()
+    rows = first[:limit]
+    of_rows = _total_of(rows, measures)
     # Differences of floating-point sums may be slightly negative.
-    others = {name: max(0, total[name] - sum(row[name] or 0 for row in rows)) for name in measures}
+    with localcontext(prec=DIGITS):
+        others = {name: max(0, total[name] - of_rows[name]) for name in measures}
     return Ranking(rows=rows, others=others, other_rows=total["rows"] - len(rows), total=total)
+
+
+def _total_of(rows: Sequence[Numbers], measures: Sequence[str]) -> Numbers:
+    """Return what `_total` returns of these rows."""
+    with localcontext(prec=DIGITS):
+        return {"rows": len(rows), **{name: sum(row[name] or 0 for row in rows) for name in measures}}
 
 
 def _total(frame: DataFrame, measures: Sequence[str]) -> Numbers:
@@ -92,7 +108,7 @@ def hourly(usage: DataFrame) -> DataFrame:
 def overall(hours: DataFrame) -> Numbers:
     """Return totals of `hourly` usage: sums, numbers of records, users and senders, and the first and last second.
 
-    Without usage, the sums are 0 and the seconds ``None``.
+    ``unnamed`` is the number of requests without a user. Without usage, the sums are 0 and the seconds ``None``.
     """
     found = hours.agg(
         _sum("records"),
@@ -100,6 +116,7 @@ def overall(hours: DataFrame) -> Numbers:
         sf.max("last_second").alias("last_second"),
         sf.count_distinct("user").alias("users"),
         sf.count_distinct(sf.when(sf.col("user").isNotNull(), sf.struct(*_SENDER))).alias("senders"),
+        sf.coalesce(sf.sum(sf.when(sf.col("user").isNull(), sf.col("requests"))), sf.lit(0)).alias("unnamed"),
         *(_sum(name) for name in MEASURES),
     ).collect()[0]
     return found.asDict()
@@ -171,11 +188,18 @@ def throttled_over_time(throttled: DataFrame, step_s: int, keys: Sequence[str], 
 # --- results of other jobs ----------------------------------------------------------------------------------------
 
 
-def top_recommendations(recommendations: DataFrame, key: str, limit: int) -> Sequence[Numbers]:
-    """Return the largest quotas of one key."""
+def top_recommendations(recommendations: DataFrame) -> Mapping[str, Sequence[Numbers]]:
+    """Return the largest quotas by key, of at most `SHOWN` keys, each row with ``count``, the number of its key's."""
+    by_key = Window.partitionBy("key")
     order = (sf.desc_nulls_last("quota"), sf.col("user"), sf.col("client_id"))
-    rows = recommendations.where(sf.col("key") == key).orderBy(*order).limit(limit).collect()
-    return [row.asDict() for row in rows]
+    numbered = recommendations.withColumns(
+        {"count": sf.count("*").over(by_key), "number": sf.row_number().over(by_key.orderBy(*order))}
+    )
+    rows = numbered.where(sf.col("number") <= SHOWN).orderBy("key", "number").limit(SHOWN * SHOWN).collect()
+    found: dict[str, list[Numbers]] = {}
+    for row in rows:
+        found.setdefault(row.key, []).append(row.asDict())
+    return dict(islice(found.items(), SHOWN))
 
 
 def top_tested(backtest: DataFrame) -> Ranking:
@@ -202,18 +226,19 @@ def top_held(what_if: DataFrame) -> Ranking:
 
 
 def buckets_by_key(what_if: DataFrame) -> Sequence[Numbers]:
-    """Return the answer of what-if by quota key: the number of all buckets, and of those throttled or refused."""
-    buckets = what_if.groupBy("key", *_SENDER).agg(*(_sum(name) for name in _ANSWERS))
+    """Return the answer of what-if by quota key: the number of all ``buckets``, of those throttled or refused
+    (``held``), and whether it is about demand besides the recorded usage (``with_demand``)."""
+    buckets = what_if.groupBy("key", *_SENDER).agg(
+        *(_sum(name) for name in _ANSWERS), sf.bool_or("with_demand").alias("with_demand")
+    )
     held = sf.count_if((sf.col("throttled") > 0) | (sf.col("refused") > 0) | (sf.col("waits") > 0))
     by = buckets.groupBy("key").agg(
-        sf.count("*").alias("buckets"), held.alias("held"), *(_sum(name) for name in _ANSWERS)
+        sf.count("*").alias("buckets"),
+        held.alias("held"),
+        sf.bool_or("with_demand").alias("with_demand"),
+        *(_sum(name) for name in _ANSWERS),
     )
     return [row.asDict() for row in by.orderBy("key").limit(SHOWN).collect()]
-
-
-def has_demand(what_if: DataFrame) -> bool:
-    """Return whether what-if's answer is about demand besides the recorded usage."""
-    return not what_if.where("with_demand").isEmpty()
 
 
 def waits_over_time(what_if: DataFrame, step_s: int) -> DataFrame:
@@ -247,21 +272,35 @@ def anomalies_over_time(anomalies: DataFrame, step_s: int) -> DataFrame:
 
 
 def numbered(usage: DataFrame, marks: DataFrame) -> Numbers:
-    """Return the number of ``instances``, and how many of them have ``ended``."""
-    ends = marks.where(sf.col("kind") == Kind.END.value).agg(sf.count_distinct("instance").alias("ended"))
-    seen = usage.select("instance").unionByName(marks.select("instance"))
-    return seen.agg(sf.count_distinct("instance").alias("instances")).crossJoin(ends).collect()[0].asDict()
+    """Return the number of ``instances``, how many of them have ``ended``, and how many are ``short`` of records."""
+    found = _by_instance(usage, marks).agg(
+        sf.count("instance").alias("instances"),
+        sf.count_if("ended").alias("ended"),
+        sf.count_if(sf.col("missing") > 0).alias("short"),
+    )
+    return found.collect()[0].asDict()
+
+
+def _by_instance(usage: DataFrame, marks: DataFrame) -> DataFrame:
+    """Return, by instance, the number of ``missing`` records, and whether it has ``ended``.
+
+    If no number is missing, the last one gives the number of records.
+    """
+    seen = usage.select("instance", "sequence", sf.lit(False).alias("is_end"))
+    marked = marks.select("instance", "sequence", (sf.col("kind") == Kind.END.value).alias("is_end"))
+    missing = sf.max("sequence") + 1 - sf.count("*")
+    return (
+        seen.unionByName(marked).groupBy("instance").agg(missing.alias("missing"), sf.bool_or("is_end").alias("ended"))
+    )
 
 
 def top_gaps(usage: DataFrame, marks: DataFrame) -> Ranking:
     """Return the instances (`headrace.pipeline.ingestion.instances`) that lack records.
 
-    If no number is missing, the last one gives the number of records. Only the instances with fewer records are sorted
-    to find their gaps, since sorting all of them would sort the whole table.
+    Only the instances that are short of records are sorted to find their gaps, since sorting all of them would sort the
+    whole table.
     """
-    numbers = usage.select("instance", "sequence").unionByName(marks.select("instance", "sequence"))
-    missing = sf.max("sequence") + 1 - sf.count("*")
-    short = numbers.groupBy("instance").agg(missing.alias("missing")).where("missing > 0").select("instance")
+    short = _by_instance(usage, marks).where("missing > 0").select("instance")
     with_gaps = instances(*(each.join(short, "instance", "left_semi") for each in (usage, marks)))
     return ranking(with_gaps, ("seen", "missing", "gaps", "lost"), sf.desc("missing"), sf.col("instance"))
 

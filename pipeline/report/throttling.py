@@ -114,11 +114,10 @@ def what_if(answer: DataFrame) -> Content:
     if not by_key:
         sentence = "The table what_if has no rows in this period: the given quotas apply to none of the usage."
         return Content(sentences=(sentence,))
-    held = sums.top_held(answer)
     charged = (
         " Senders that had been throttled are charged with what they would have used at most, not only with what was"
         " recorded (--demand)."
-        if sums.has_demand(answer)
+        if any(row["with_demand"] for row in by_key)
         else ""
     )
     sentence = (
@@ -138,10 +137,10 @@ def what_if(answer: DataFrame) -> Content:
             for row in by_key
         ),
     )  # fmt: skip
-    if not held.rows:
+    if not any(row["held"] for row in by_key):
         return Content(sentences=("No sender would be throttled.", sentence), parts=(table,))
     figures = _waits(answer, [row["key"] for row in by_key])
-    return Content(sentences=(sentence,), parts=(*figures, table, _held(held)))
+    return Content(sentences=(sentence,), parts=(*figures, table, _held(sums.top_held(answer))))
 
 
 def _held(held: sums.Ranking) -> Table:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from pyspark.sql import functions as sf
-
 from headrace.pipeline.report import sums, words
 from headrace.pipeline.report.figures import over_time, ranked
 from headrace.pipeline.report.page import Column, Content, Figure, Table
@@ -133,11 +131,11 @@ def senders(hours: DataFrame, total: Numbers) -> Content:
     users = sums.top_senders(hours, total, "user")
     pairs = sums.top_senders(hours, total, "user", "client_id")
     sentences = ["Rows are ordered by the largest share of any of bytes in, bytes out, requests and thread time."]
-    unnamed = hours.where(sf.col("user").isNull()).agg(sf.sum("requests")).first()
-    if unnamed is not None and unnamed[0]:
+    if total["unnamed"]:
+        requests = words.some(total["unnamed"], "request")
         sentences.append(
-            f"{UNNAMED} stands for senders whose names were not recorded ({words.some(unnamed[0], 'request')}): a proxy"
-            " keeps a limited number of rows per second, and merges all further senders into one row."
+            f"{UNNAMED} stands for senders whose names were not recorded ({requests}): a proxy keeps a limited number"
+            " of rows per second, and merges all further senders into one row."
         )
     parts = (
         _bytes_by_user(users),

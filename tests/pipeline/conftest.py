@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import pytest
+from pyspark.sql.classic.dataframe import DataFrame as ClassicFrame
 
 from headrace.pipeline.lake.session import LITTLE_DATA, SparkOptions, start_session
 from headrace.pipeline.lake.tables import Lake
@@ -15,7 +16,7 @@ from tests.shared_cluster import NOT_FENCED, FirstBroker
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from pyspark.sql import SparkSession
+    from pyspark.sql import Row, SparkSession
 
 
 FEW_ROWS: Final = {
@@ -49,6 +50,22 @@ def lake(spark: SparkSession, tmp_path: Path) -> Lake:
     return Lake(spark, str(tmp_path / "lake"))
 
 
+@pytest.fixture
+def queries(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Receives a text for each query whose rows are collected or counted during the test: the names of its columns."""
+    done: list[str] = []
+    collect = ClassicFrame.collect
+
+    def noted(frame: ClassicFrame) -> list[Row]:
+        done.append(" ".join(frame.columns))
+        return collect(frame)
+
+    monkeypatch.setattr(ClassicFrame, "collect", noted)
+    monkeypatch.setattr(ClassicFrame, "count", lambda frame: int(noted(frame.groupBy().count())[0][0]))
+    monkeypatch.setattr(ClassicFrame, "isEmpty", lambda frame: not noted(frame.limit(1)))
+    return done
+
+
 LONG_RUN: Final = {
     "test_anomalies": """the_limits_are_options new_ids_that_the_proxy_has_counted_are_churn
         a_client_with_half_of_its_requests_failing_is_reported_without_a_past
@@ -57,7 +74,8 @@ LONG_RUN: Final = {
         no_entity_stops_where_nothing_was_recorded what_came_in_several_hours_before_is_known
         a_new_level_is_reported_once_and_known_by_then clients_with_a_name_each_are_examined_as_their_user
         a_storm_of_two_minutes_is_reported_by_the_default_rules a_window_that_is_not_over_is_not_examined
-        the_table_is_rewritten_for_the_examined_days a_day_is_computed_again_only_if_its_usage_has_changed""",
+        the_table_is_rewritten_for_the_examined_days a_day_is_computed_again_only_if_its_usage_has_changed
+        the_past_is_read_in_blocks_that_are_made_again_if_a_day_changes""",
     "test_bi_example": "the_views_are_those_of_the_newest_release",
     "test_budgets": """an_alert_is_delivered_once_and_a_further_one_when_it_is_reached
         what_was_not_delivered_is_sent_by_the_next_run months_stand_beside_each_other
@@ -83,7 +101,7 @@ LONG_RUN: Final = {
         no_usage_is_no_error_and_leaves_what_is_there""",
     "test_rollup": """a_bill_by_month_is_one_for_both_days the_bill_as_csv the_largest_usage_is_billed_exactly
         a_run_that_is_repeated_changes_nothing_and_other_days_stay
-        days_and_bills_of_unchanged_usage_are_left_as_they_are periods_with_another_number_of_records_have_changed
+        days_and_bills_of_unchanged_usage_are_left_as_they_are days_that_have_not_changed_are_not_read
         clusters_have_bills_of_their_own_unless_one_is_asked_for""",
     "test_run": "the_jobs_of_a_plan_run_in_order_and_their_results_are_json",
     "test_shared_costs": "days_have_parts_of_a_month",
@@ -98,7 +116,7 @@ LONG_RUN: Final = {
     "test_demand": "the_command_charges_demand",
     "test_focus": "the_command_exports_bills_whose_sum_is_that_of_their_totals",
     "test_ingest": """a_file_is_taken_however_old_it_is gaps_losses_and_ends_are_counted_by_instance
-        folders_below_are_taken_in an_hour_with_much_in_it_is_written_by_several
+        folders_below_are_taken_in an_hour_has_one_file_of_a_batch_or_several_if_it_has_many_records
         a_lost_checkpoint_doubles_nothing a_batch_can_be_repeated a_table_without_a_newer_column_has_nulls_in_it
         a_folder_without_usage_files_is_reported nothing_new_is_nothing_to_do
         what_is_no_record_is_put_aside_with_where_it_was

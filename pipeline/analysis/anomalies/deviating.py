@@ -91,16 +91,17 @@ class Examined:
     rules: Rules
 
 
-def deviations(windows: DataFrame, sketches: DataFrame, examined: Examined, rows: int) -> DataFrame:
+def deviations(windows: DataFrame, past: DataFrame, examined: Examined, rows: int) -> DataFrame:
     """Return the windows of a day that deviate (`DEVIATIONS`).
 
     ``windows`` (`windows_of`) must have that day and should have the last windows of the day before, after which an
-    entity may have stopped. ``sketches`` must have the days of the past and no others. ``rows``: about how many windows
-    and sketches there are, of which the latter count as `WINDOWS_OF_A_SKETCH`.
+    entity may have stopped. ``past`` (sketches and blocks) must have the days of the past, each once, and no others.
+    ``rows``: about how many windows, sketches and blocks there are, of which the latter count as
+    `WINDOWS_OF_A_SKETCH`.
     """
     group = group_column(groups_for(rows))
     of_day = windows.withColumn("group", group).groupBy("group")
-    of_past = sketches.withColumn("group", group).groupBy("group")
+    of_past = past.withColumn("group", group).groupBy("group")
     return of_day.cogroup(of_past).applyInArrow(lambda left, right: compared(left, right, examined), DEVIATIONS)
 
 
@@ -160,7 +161,9 @@ class _Past:
         rules: Rules,
     ) -> _Past:
         """Return the past at the beginning of the day. ``entity`` has the entity of each of the ``sketches``."""
-        histograms, cells = Histograms.with_room_for(windows, windows.entity, entities, Past.of(sketches, entity))
+        histograms, cells = Histograms.with_room_for(
+            windows.values, windows.entity, entities, Past.of(sketches, entity)
+        )
         since = np.full(entities, NEVER)
         np.minimum.at(since, entity, sketches["first"].to_numpy())
         return cls(

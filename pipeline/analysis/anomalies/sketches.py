@@ -1,5 +1,7 @@
 """Sketches of the usage of an entity on a day (`schemas.ANOMALY_SKETCHES`), and the past as the sum of such sketches.
 
+The sketches of several days are also stored as one, a block (`schemas.ANOMALY_PAST`).
+
 A sketch has a histogram of each quantity with fixed buckets on a logarithmic scale, as DDSketch has (Masson, Rim and
 Lee, VLDB 2019), so histograms of several days are added bucket by bucket. A bucket also keeps the mean of its values,
 which takes the place of each of them. All values of a bucket are within `WIDTH` of each other on the scale on which
@@ -19,7 +21,7 @@ import numpy as np
 import pyarrow as pa
 
 from headrace.pipeline.analysis.anomalies.rules import DAY_S, ENTITY, HOUR_S, QUANTITIES
-from headrace.pipeline.analysis.anomalies.windows import Windows, group_column, groups_for, numbered
+from headrace.pipeline.analysis.anomalies.windows import Windows, group_column, groups_for, numbered, packed
 from headrace.pipeline.lake import schemas
 
 if TYPE_CHECKING:
@@ -37,6 +39,10 @@ WIDTH: Final = 0.02
 HOURS: Final = 24
 BUCKET: Final = np.dtype([("bucket", "<i2"), ("windows", "<u2"), ("mean", "<f4")])
 """An entry of a histogram. A day has at most 1,440 windows; buckets are between -231 (0.01) and 2,185 (2^63)."""
+BUCKET_OF_BLOCK: Final = np.dtype([("bucket", "<i2"), ("windows", "<u4"), ("sum", "<f8")])
+"""The same in a block. A day's mean has 24 bits and its number of windows 11, so that sums of them have no rounding
+errors, except of values that are nearly 0: the quartiles of blocks are those of their days.
+"""
 MOST_CELLS: Final = 1 << 23
 """Arrays with a cell for each possible bucket are used up to this size; beyond it, the keys are sorted."""
 Q: Final = len(QUANTITIES)
@@ -51,13 +57,26 @@ def sketches_of(windows: DataFrame, seconds: range, starts: Starts, rules: Rules
     ``windows`` (`windows_of`), about ``rows`` of them, should include the last ones of the day before, after which an
     entity may have stopped.
     """
-    names = [*ENTITY, "date", *_KEPT]
-    schema = ", ".join(f"{name} {schemas.ANOMALY_SKETCHES[name].dataType.simpleString()}" for name in names)
     groups = windows.withColumn("group", group_column(groups_for(rows))).groupBy("group")
-    return groups.applyInArrow(lambda table: sketched(table, seconds, starts, rules), schema)
+    return groups.applyInArrow(lambda table: sketched(table, seconds, starts, rules), _schema())
 
 
-_KEPT: Final = ("first", "windows", "sizes", "histogram", "highest", "lowest")
+def block_of(parts: DataFrame, seconds: range, starts: Starts, rules: Rules, rows: int) -> DataFrame:
+    """Return the block of whole days whose ``seconds`` are given: a row for each entity.
+
+    ``parts`` are the sketches and shorter blocks that together have these days; about ``rows`` of them.
+    """
+    groups = parts.withColumn("group", group_column(groups_for(rows))).groupBy("group")
+    return groups.applyInArrow(lambda table: joined(table, seconds, starts, rules), _schema())
+
+
+KEPT: Final = (*ENTITY, "first", "windows", "sizes", "histogram", "highest", "lowest")
+"""The columns of an entity's sketch or block."""
+
+
+def _schema() -> str:
+    names = ["date", "days", *KEPT, "starts"]
+    return ", ".join(f"{name} {schemas.ANOMALY_PAST[name].dataType.simpleString()}" for name in names)
 
 
 def sketched(table: Any, seconds: range, starts: Starts, rules: Rules) -> Any:
@@ -73,17 +92,53 @@ def sketched(table: Any, seconds: range, starts: Starts, rules: Rules) -> Any:
     histograms = Histograms.of(used, row[windows.active], len(keys))
     kept = min(rules.known_hours, HOURS)
     highest, lowest = extremes(windows, row, len(keys), windows.start % DAY_S // HOUR_S, HOURS)
-    date = pa.array(day[first].astype(np.int32)).cast(pa.date32())
+    numbers = day[first]
+    date = pa.array(numbers.astype(np.int32)).cast(pa.date32())
     of_entity = entities.take(pa.array(keys // count))
+    of_day = {
+        (cluster, number): packed(starts, cluster, range(number * DAY_S, (number + 1) * DAY_S), rules.window_s)
+        for number in np.unique(numbers).tolist()
+        for cluster in set(entities["cluster"].to_pylist())
+    }
+    of_rows = zip(of_entity["cluster"].to_pylist(), numbers.tolist(), strict=True)
     columns = {
-        **{name: of_entity[name] for name in ENTITY},
         "date": date,
+        "days": pa.array(np.ones(len(keys), dtype=np.int32)),
+        **{name: of_entity[name] for name in ENTITY},
         "first": pa.array(windows.start[first]),
         "windows": pa.array(np.bincount(row[windows.active], minlength=len(keys)).astype(np.int32)),
         "sizes": _binary(histograms.sizes().astype("<u2")),
         "histogram": _binary_runs(histograms.entries(), histograms.sizes().sum(axis=1) * BUCKET.itemsize),
         "highest": _binary(-np.sort(-highest, axis=2)[:, :, :kept]),
         "lowest": _binary(np.sort(lowest, axis=2)[:, :, :kept]),
+        "starts": pa.array([of_day[each] for each in of_rows], pa.binary()),
+    }
+    return pa.table(columns)
+
+
+def joined(parts: Any, seconds: range, starts: Starts, rules: Rules) -> Any:
+    """Return the block of a group of entities: `block_of` for Arrow tables."""
+    entities, (entity,) = numbered(parts)
+    rows = entities.num_rows
+    none = np.zeros((0, Q)), np.zeros(0, dtype=np.int64)
+    histograms, _ = Histograms.with_room_for(*none, rows, Past.of(parts, entity))
+    first = np.full(rows, NEVER)
+    np.minimum.at(first, entity, parts["first"].to_numpy())
+    clusters = entities["cluster"].to_pylist()
+    of_cluster = {cluster: packed(starts, cluster, seconds, rules.window_s) for cluster in set(clusters)}
+    columns = {
+        "date": pa.array(np.full(rows, seconds.stop // DAY_S - 1, dtype=np.int32)).cast(pa.date32()),
+        "days": pa.array(np.full(rows, len(seconds) // DAY_S, dtype=np.int32)),
+        **{name: entities[name] for name in ENTITY},
+        "first": pa.array(first),
+        "windows": pa.array(np.bincount(entity, parts["windows"].to_numpy(), rows).astype(np.int32)),
+        "sizes": _binary(histograms.sizes().astype("<u2")),
+        "histogram": _binary_runs(
+            histograms.entries_of_block(), histograms.sizes().sum(axis=1) * BUCKET_OF_BLOCK.itemsize
+        ),
+        "highest": _binary(known_levels(parts, "highest", entity, rows, rules)),
+        "lowest": _binary(known_levels(parts, "lowest", entity, rows, rules)),
+        "starts": pa.array([of_cluster[cluster] for cluster in clusters], pa.binary()),
     }
     return pa.table(columns)
 
@@ -137,14 +192,14 @@ class Histograms:
     @classmethod
     def of(cls, windows: Windows, row: Ints, rows: int) -> Histograms:
         """Return the histograms of windows."""
-        histograms, positions = cls.with_room_for(windows, row, rows, Past.none())
+        histograms, positions = cls.with_room_for(windows.values, row, rows, Past.none())
         histograms.add(positions, windows.values)
         return histograms
 
     @classmethod
-    def with_room_for(cls, windows: Windows, row: Ints, rows: int, past: Past) -> tuple[Histograms, Ints]:
+    def with_room_for(cls, values: Floats, row: Ints, rows: int, past: Past) -> tuple[Histograms, Ints]:
         """Return the histograms of the past with cells for windows that may be added, and the cells of these."""
-        bucket = np.floor(np.log(windows.values + NOTHING) / WIDTH).astype(np.int64)
+        bucket = np.floor(np.log(values + NOTHING) / WIDTH).astype(np.int64)
         low = min(int(bucket.min(initial=0)), int(past.bucket.min(initial=0)))
         span = max(int(bucket.max(initial=0)), int(past.bucket.max(initial=0))) - low + 1
         keys = ((row[:, None] * Q + np.arange(Q)) * span + bucket - low).ravel()
@@ -152,7 +207,7 @@ class Histograms:
         cells, positions = _distinct(np.concatenate([past_keys, keys]), rows * Q * span)
         of_past = positions[: len(past_keys)]
         counts = np.bincount(of_past, past.windows, len(cells)).astype(np.float64)  # whole numbers if it has none
-        sums = np.bincount(of_past, past.windows * past.mean, len(cells)).astype(np.float64)
+        sums = np.bincount(of_past, past.sums, len(cells)).astype(np.float64)
         histograms = cls(rows=rows, cells=cells, span=span, low=low, counts=counts, sums=sums)
         return histograms, positions[len(past_keys) :].reshape(-1, Q)
 
@@ -171,6 +226,13 @@ class Histograms:
         entries["bucket"] = self.cells % self.span + self.low
         entries["windows"] = self.counts
         entries["mean"] = self.sums / self.counts
+        return entries
+
+    def entries_of_block(self) -> NDArray[Any]:
+        """Return the cells as a block has them (`BUCKET_OF_BLOCK`)."""
+        entries = np.empty(len(self.cells), dtype=BUCKET_OF_BLOCK)
+        entries["bucket"] = self.cells % self.span + self.low
+        entries["windows"], entries["sum"] = self.counts, self.sums
         return entries
 
     def quartiles(self) -> Floats:
@@ -201,31 +263,43 @@ def _distinct(keys: Ints, size: int) -> tuple[Ints, Ints]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Past:
-    """The sketches of several days, in NumPy: the entries of all histograms, one after the other."""
+    """Sketches and blocks, in NumPy: the entries of all histograms, one after the other."""
 
     row: Ints
     """For each entry: the entity and quantity as one number."""
     bucket: Ints
     windows: Floats
-    mean: Floats
+    sums: Floats
 
     @classmethod
     def none(cls) -> Past:
         """Return a past without days."""
         whole, number = np.zeros(0, dtype=np.int64), np.zeros(0)
-        return cls(row=whole, bucket=whole, windows=number, mean=number)
+        return cls(row=whole, bucket=whole, windows=number, sums=number)
 
     @classmethod
     def of(cls, table: Any, entity: Ints) -> Past:
-        """Convert an Arrow table of sketches."""
-        entries = _bytes_of(table, "histogram", BUCKET)
-        sizes = _bytes_of(table, "sizes", "<u2")
+        """Convert an Arrow table of sketches (``days`` is 1) and blocks."""
+        days, blocks = (_of_kind(table, entity, is_block=is_block) for is_block in (False, True))
+        of_days, of_blocks = _bytes_of(days[0], "histogram", BUCKET), _bytes_of(blocks[0], "histogram", BUCKET_OF_BLOCK)
+        windows = of_days["windows"].astype(np.float64)
         return cls(
-            row=np.repeat((entity[:, None] * Q + np.arange(Q)).ravel(), sizes),
-            bucket=entries["bucket"].astype(np.int64),
-            windows=entries["windows"].astype(np.float64),
-            mean=entries["mean"].astype(np.float64),
+            row=np.concatenate([_rows_of_entries(*each) for each in (days, blocks)]),
+            bucket=np.concatenate([each["bucket"].astype(np.int64) for each in (of_days, of_blocks)]),
+            windows=np.concatenate([windows, of_blocks["windows"].astype(np.float64)]),
+            sums=np.concatenate([windows * of_days["mean"], of_blocks["sum"]]),
         )
+
+
+def _of_kind(table: Any, entity: Ints, *, is_block: bool) -> tuple[Any, Ints]:
+    """Return the blocks or the sketches of days, and their entities."""
+    chosen = (table["days"].to_numpy() > 1) == is_block
+    return table.filter(pa.array(chosen)), entity[chosen]
+
+
+def _rows_of_entries(table: Any, entity: Ints) -> Ints:
+    sizes = _bytes_of(table, "sizes", "<u2")
+    return np.repeat((entity[:, None] * Q + np.arange(Q)).ravel(), sizes)
 
 
 def known_levels(table: Any, name: str, entity: Ints, entities: int, rules: Rules) -> Floats:
@@ -233,16 +307,24 @@ def known_levels(table: Any, name: str, entity: Ints, entities: int, rules: Rule
     there were fewer hours.
     """
     highest = name == "highest"
-    stored = _bytes_of(table, name, "<f8").reshape(table.num_rows, Q, -1) if table.num_rows else np.zeros((0, Q, 0))
     levels = np.full((entities, Q, rules.known_hours), -np.inf if highest else np.inf)
+    for is_block in (False, True):  # a block has all of the known hours, a day at most its own
+        of_kind, kind_entity = _of_kind(table, entity, is_block=is_block)
+        if of_kind.num_rows:
+            stored = _bytes_of(of_kind, name, "<f8").reshape(of_kind.num_rows, Q, -1)
+            _take_in(levels, stored, kind_entity, highest=highest)
+    return levels
+
+
+def _take_in(levels: Floats, stored: Floats, entity: Ints, *, highest: bool) -> None:
+    """Replace the levels of each entity by the most extreme of them and those that are stored."""
     order = np.argsort(entity, kind="stable")
     sorted_entity = entity[order]
     begins = np.searchsorted(sorted_entity, sorted_entity)
     turn = np.arange(len(order)) - begins
-    for number in range(int(turn.max(initial=-1)) + 1):  # one day of each entity at a time
+    for number in range(int(turn.max(initial=-1)) + 1):  # one sketch of each entity at a time
         rows = order[turn == number]
         levels[entity[rows]] = most_extreme(levels[entity[rows]], stored[rows], highest=highest)
-    return levels
 
 
 def most_extreme(levels: Floats, more: Floats, *, highest: bool) -> Floats:

@@ -66,6 +66,21 @@ def starts_of(windows: DataFrame) -> Starts:
     return starts
 
 
+def packed(starts: Starts, cluster: str | None, seconds: range, window_s: int) -> bytes:
+    """Return which windows of these ``seconds`` have usage of the cluster: a bit for each, the first one first."""
+    bits = np.zeros(len(seconds) // window_s, dtype=np.bool_)
+    numbers = (np.asarray(starts.get(cluster, ()), dtype=np.int64) - seconds.start) // window_s
+    bits[numbers[(numbers >= 0) & (numbers < len(bits))]] = True
+    return np.packbits(bits).tobytes()
+
+
+def unpacked(stored: bytes, since_s: int, window_s: int) -> list[int]:
+    """Return the starts of the windows that are ``stored``: the reverse of `packed`."""
+    bits = np.unpackbits(np.frombuffer(stored, dtype=np.uint8))
+    starts: list[int] = (since_s + np.flatnonzero(bits) * window_s).tolist()
+    return starts
+
+
 def group_column(groups: int) -> Column:
     """Return the number of an entity's group; the entities of a group are processed in one piece."""
     return sf.pmod(sf.xxhash64(*ENTITY), sf.lit(groups)).alias("group")

@@ -122,5 +122,6 @@ class Rules:
     def by_key(self, value: Callable[[QuotaKey], float | None]) -> Column:
         """Return a column with the number for the key in the column ``key``; null for ``None`` and other keys."""
         numbers = ((key, value(key)) for key in self.by.keys)
-        known = [sf.when(sf.col("key") == key.value, sf.lit(float(each))) for key, each in numbers if each is not None]
-        return sf.coalesce(*known, sf.lit(None).cast("double"))
+        known = [f"WHEN '{key}' THEN double('{float(each)!r}')" for key, each in numbers if each is not None]
+        # In SQL, since an object of Python for each part takes longer than the query of a small job.
+        return sf.expr(f"CASE key {' '.join(known)} END" if known else "CAST(NULL AS double)")

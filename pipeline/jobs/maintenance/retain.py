@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 TABLES: Final = (
     "usage", "marks", "quarantine", "rollup_hour", "rollup_day", "chargeback", "budgets", "anomalies",
-    "anomaly_windows", "anomaly_sketches",
+    "anomaly_windows", "anomaly_sketches", "anomaly_past",
 )  # fmt: skip
 """The tables that have days, or months by their first day."""
 

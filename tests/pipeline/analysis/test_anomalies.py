@@ -7,6 +7,7 @@ import math
 import random
 import time
 from datetime import UTC, date, datetime, timedelta
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -19,7 +20,7 @@ from headrace.pipeline.analysis.anomalies.deviating import Examined, deviations
 from headrace.pipeline.analysis.anomalies.findings import anomalies, duration
 from headrace.pipeline.analysis.anomalies.rules import DAY_S, Rules
 from headrace.pipeline.analysis.anomalies.sketches import sketches_of
-from headrace.pipeline.analysis.anomalies.stored import Days
+from headrace.pipeline.analysis.anomalies.stored import Days, Part, days_between
 from headrace.pipeline.analysis.anomalies.windows import starts_of, windows_of
 from headrace.pipeline.cli import pipeline
 from headrace.pipeline.jobs.anomalies import _report_result
@@ -30,7 +31,6 @@ from tests.pipeline.records import record, usage
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
-    from pathlib import Path
 
     from pyspark.sql import SparkSession
 
@@ -419,22 +419,110 @@ def test_the_table_is_rewritten_for_the_examined_days(spark: SparkSession, tmp_p
     assert [str(row.date) for row in lake.read("anomalies", schemas.ANOMALIES).collect()] == ["2026-09-21"]
 
 
-def test_removed_windows_of_a_day_with_sketches_count_as_recorded(lake: Lake) -> None:
-    """Only the sketches of the day before are left, and the day before that has no usage."""
-    yesterday, before = DAY - timedelta(days=1), DAY - timedelta(days=3)
-    rows = [
-        {"date": day, "start": MIDNIGHT + (day - DAY).days * DAY_S + HOUR, "cluster": "c", "window_s": HOUR}
-        for day in (DAY, before)
-    ]
-    schema = schemas.ANOMALY_WINDOWS
-    made = lake.spark.createDataFrame([tuple(row.get(name) for name in schema.names) for row in rows], schema)
-    lake.replace("anomaly_windows", made.coalesce(1), "date")
-    sketched = dict.fromkeys((yesterday, before), Row())
-    days = Days(lake=lake, usage=made, until_s=0, rules=RULES, _sketched=sketched)
-    every = range(MIDNIGHT - DAY_S, MIDNIGHT, HOUR)
-    assert {cluster: sorted(starts) for cluster, starts in days._starts(DAY).items()} == {
-        "c": [MIDNIGHT - 3 * DAY_S + HOUR, *every, MIDNIGHT + HOUR]
-    }
+def days_back(*numbers: int) -> list[date]:
+    return [DAY - timedelta(days=number) for number in numbers]
+
+
+def days_of(lake: Lake, blocks: dict[int, int], sketched: Iterable[int]) -> Days:
+    """Return the days of a lake with blocks of so many days, by their last days, and sketches of single days; days are
+    given by how many they are before `DAY`.
+    """
+    parts = {Part(last=DAY - timedelta(days=last), days=days) for last, days in blocks.items()}
+    kept = {day: Row(date=day, records=1, final=day != DAY) for day in days_back(*sketched)}
+    return Days(lake=lake, until_s=0, rules=RULES, _sketched=kept, _blocks=parts)
+
+
+def test_the_past_is_the_longest_blocks_and_the_days_between_them() -> None:
+    days = days_of(None, {1: 4, 3: 2, 5: 4}, (0, 1, 2, 10, 11))  # type: ignore[arg-type]
+    assert [(part.last, part.days) for part in days._parts(DAY - timedelta(days=11), DAY)] == [
+        (DAY - timedelta(days=number), count) for number, count in ((11, 1), (10, 1), (5, 4), (1, 4), (0, 1))
+    ], "day 9 has no sketches"
+    assert [(part.last, part.days) for part in days._parts(DAY - timedelta(days=4), DAY - timedelta(days=2))] == [
+        (DAY - timedelta(days=number), count) for number, count in ((3, 2), (2, 1))
+    ], "a block that ends later is not used"
+
+
+def test_a_month_is_eight_parts_at_most() -> None:
+    first, rules = DAY - timedelta(days=63), Rules(past_days=30)
+    every = [Part(last=last, days=2**n) for last in days_between(first, DAY) for n in range(1, 5)]
+    final = {day: Row(date=day, records=1, final=True) for day in days_between(first, DAY)}
+    days = Days(lake=None, until_s=0, rules=rules, _sketched=final, _blocks={each for each in every if each.is_aligned})  # type: ignore[arg-type]
+    for last in days_between(first + timedelta(days=29), DAY):
+        parts = days._parts(last - timedelta(days=29), last)
+        assert sum(part.days for part in parts) == 30
+        assert len(parts) <= 8
+
+
+@pytest.mark.parametrize("missing", ["no sketches", "not final", None])
+def test_a_block_is_made_if_all_of_its_days_are_final(missing: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The days from the 21st on are the first days of blocks of 2, 4 and 8 days."""
+    first, made = DAY - timedelta(days=1), []
+    final = {day: Row(date=day, records=1, final=True) for day in days_between(first, first + timedelta(days=7))}
+    if missing is not None:
+        del final[first + timedelta(days=1)]
+    if missing == "not final":
+        final[first + timedelta(days=1)] = Row(date=first + timedelta(days=1), records=1, final=False)
+    days = Days(lake=None, until_s=0, rules=Rules(past_days=7), _sketched=final)  # type: ignore[arg-type]
+
+    def make(self: Days, block: Part, parts: list[Part]) -> None:
+        made.append((block.first.day, block.days, [part.days for part in parts]))
+        self._blocks.add(block)
+
+    monkeypatch.setattr(Days, "_make_block", make)
+    for day in days_between(first, first + timedelta(days=7)):
+        days._make_blocks(first, day)
+    whole = [(21, 2, [1, 1]), (23, 2, [1, 1]), (21, 4, [2, 2]), (25, 2, [1, 1]), (27, 2, [1, 1]), (25, 4, [2, 2])]
+    assert made == (whole if missing is None else [each for each in whole if each[0] > 21]), "8 days are no past of 7"
+    made.clear()
+    days._blocks.clear()
+    days._make_blocks(first + timedelta(days=1), first + timedelta(days=3))
+    assert made == whole[1:2], "the 21st is before the first day of any past"
+
+
+def blocks_in(lake: Lake) -> set[tuple[str, int]]:
+    return {(str(row.date), row.days) for row in lake.read("anomaly_past", schemas.ANOMALY_PAST).collect()}
+
+
+def test_the_past_is_read_in_blocks_that_are_made_again_if_a_day_changes(spark: SparkSession, tmp_path: Path) -> None:
+    """The past of September 25th has the days from the 21st on: blocks of the 21st to 22nd and 23rd to 24th, and of all
+    four. The result is compared with that of a lake in which nothing is stored.
+    """
+    examined = DAY + timedelta(days=3)
+    records, more = [*steady(range(-24, 97)), *burst(81, mib=80)], burst(1, 2, 3, 4, 5, mib=80)
+    lake, other = (Lake(spark, str(tmp_path / name)) for name in ("lake", "other"))
+    rules = ("--window", "60", "--least-past", "20", "--past", "4")
+
+    def reported(of: Lake, *given: str) -> list[str]:
+        status, said = run("--lake", of.root, *rules, *given)
+        assert status == 0, said
+        return said.splitlines()[1:]
+
+    day = ("--from", str(examined), "--to", str(examined))
+    every = {("2026-09-22", 2), ("2026-09-24", 2), ("2026-09-24", 4)}
+    spark.conf.set("spark.databricks.delta.stats.collect", "true")  # as jobs have it; files without are read
+    try:
+        lake.append("usage", usage(spark, records).coalesce(1), "date", "hour")
+        assert [line.split(":")[0] for line in reported(lake, *day)] == ["2026-09-25 09"]
+        assert blocks_in(lake) == every
+        lake.append("usage", usage(spark, more).coalesce(1), "date", "hour")
+        reported(lake, "--from", str(DAY), "--to", str(DAY))
+        assert blocks_in(lake) == every - {("2026-09-24", 4)}, "until the next run"
+        for number in range(-1, 3):
+            remove_files(lake, "usage", DAY + timedelta(days=number))
+            remove_files(lake, "anomaly_sketches", DAY + timedelta(days=number))
+        after = reported(lake, *day)
+        assert after == [], "a level that was reached in five hours is known"
+        assert blocks_in(lake) == every
+    finally:
+        spark.conf.set("spark.databricks.delta.stats.collect", "false")
+    other.append("usage", usage(spark, [*records, *more]).coalesce(1), "date", "hour")
+    assert reported(other, *day) == after
+
+
+def remove_files(lake: Lake, table: str, day: date) -> None:
+    """Remove a day's files beneath a table, so that reading them fails."""
+    for file in Path(lake.path(table)).glob(f"date={day}/**/*.parquet"):
+        file.unlink()
 
 
 def stored(lake: Lake) -> set[str]:

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute
 import pytest
 
 from headrace.pipeline.analysis.anomalies.deviating import Examined, compared
 from headrace.pipeline.analysis.anomalies.rules import DAY_S, ENTITY, HOUR_S, QUANTITIES, Rules
-from headrace.pipeline.analysis.anomalies.sketches import WIDTH, sketched
+from headrace.pipeline.analysis.anomalies.sketches import WIDTH, joined, known_levels, sketched
+from headrace.pipeline.analysis.anomalies.windows import numbered, packed, unpacked
 
 RULES = Rules(window_s=900, past_days=6)
 MIDNIGHT = 20_718 * DAY_S
@@ -74,15 +77,27 @@ def table(usage: Usage) -> Any:
     return pa.table(columns | {name: pa.array([each[name] for each in usage.values()]) for name in names})
 
 
-def found_by_sketches(usage: Usage) -> Found:
+def before(days: int, until: int = 0) -> range:
+    """Return the seconds from so many days before the examined day on, until so many days before it."""
+    return range(MIDNIGHT - days * DAY_S, MIDNIGHT - until * DAY_S)
+
+
+def found_by_sketches(usage: Usage, rules: Rules = RULES, *, in_blocks: bool = False) -> Found:
+    """Compare the last day with its past: six days, or the two oldest days as a block and a block of two blocks."""
     starts = {cluster: sorted({start for _, start in usage}) for cluster in ("a", None)}
     past = {key: window for key, window in usage.items() if key[1] < MIDNIGHT}
     of_day = {key: window for key, window in usage.items() if key[1] >= MIDNIGHT - RULES.window_s}
     sketches = [
-        sketched(table(past), range(day, day + DAY_S), starts, RULES)
-        for day in range(MIDNIGHT - RULES.past_days * DAY_S, MIDNIGHT, DAY_S)
+        sketched(table(past), range(day, day + DAY_S), starts, rules)
+        for day in range(MIDNIGHT - rules.past_days * DAY_S, MIDNIGHT, DAY_S)
     ]
-    examined = Examined(since_s=MIDNIGHT, until_s=MIDNIGHT + DAY_S, starts=starts, rules=RULES)
+    if in_blocks:
+        of_two = [
+            joined(pa.concat_tables(sketches[6 - days : 8 - days]), before(days, days - 2), starts, rules)
+            for days in (6, 4, 2)
+        ]
+        sketches = [of_two[0], joined(pa.concat_tables(of_two[1:]), before(4), starts, rules)]
+    examined = Examined(since_s=MIDNIGHT, until_s=MIDNIGHT + DAY_S, starts=starts, rules=rules)
     rows = compared(table(of_day), pa.concat_tables(sketches), examined).to_pylist()
     return {
         (int(row["client_id"]), row["start"], row["quantity"]): (row["value"], row["usual"], row["score"])
@@ -185,6 +200,44 @@ def test_planted_anomalies_are_those_of_an_exact_computation(seed: int) -> None:
         assert estimate is not None
         assert abs(math.log(estimate + nothing) - math.log(usual + nothing)) < WIDTH
         assert found[key][2] == pytest.approx(score, rel=0.3), "the spread is at least 0.1, and at most 0.03 off"
+
+
+@pytest.mark.parametrize("known_hours", [5, 30])
+def test_days_in_blocks_are_the_same_past(known_hours: int) -> None:
+    """Thirty hours are more than a day has, so that blocks have levels that no single day has."""
+    usage, _ = made_usage(3)
+    rules = dataclasses.replace(RULES, known_hours=known_hours)
+    found = found_by_sketches(usage, rules)
+    assert found
+    assert found_by_sketches(usage, rules, in_blocks=True) == found
+
+
+@pytest.mark.parametrize("known_hours", [5, 30])
+def test_a_block_has_the_windows_and_the_extreme_hours_of_its_days(known_hours: int) -> None:
+    usage, _ = made_usage(1)
+    rules = dataclasses.replace(RULES, known_hours=known_hours)
+    every = {cluster: sorted({start for _, start in usage}) for cluster in ("a", None)}
+    days = sketched(table(usage), before(3), every, rules)
+    block = joined(days, before(3), every, rules)
+    assert block.num_rows == CLIENTS
+    for name in ("highest", "lowest"):
+        of_days, of_block = (
+            known_levels(rows, name, numbered(rows)[1][0], CLIENTS, rules).tolist() for rows in (days, block)
+        )
+        assert of_block == of_days
+    for row in block.to_pylist():
+        mine = [each for each in days.to_pylist() if each["client_id"] == row["client_id"]]
+        assert (row["days"], row["first"]) == (3, min(each["first"] for each in mine))
+        assert row["windows"] == sum(each["windows"] for each in mine)
+        assert unpacked(row["starts"], before(3).start, 900) == [start for start in every["a"] if start in before(3)]
+
+
+def test_starts_of_windows_are_kept_as_bits() -> None:
+    starts = {"a": [MIDNIGHT - 900, MIDNIGHT, MIDNIGHT + 9 * 900, MIDNIGHT + DAY_S]}
+    stored = packed(starts, "a", range(MIDNIGHT, MIDNIGHT + DAY_S), 900)
+    assert len(stored) == 96 // 8
+    assert unpacked(stored, MIDNIGHT, 900) == [MIDNIGHT, MIDNIGHT + 9 * 900]
+    assert unpacked(packed(starts, None, range(MIDNIGHT, MIDNIGHT + DAY_S), 900), MIDNIGHT, 900) == []
 
 
 def test_a_group_without_windows_and_one_without_a_past() -> None:

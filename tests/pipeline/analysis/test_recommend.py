@@ -463,12 +463,14 @@ def quotas_in(path: Path) -> dict[str, float]:
     return {str(entity): values[PRODUCER].value for entity, values in quotas.items()}
 
 
-def test_the_command_writes_the_table_and_the_files(lake: Lake, tmp_path: Path) -> None:
+def test_the_command_writes_the_table_and_the_files(lake: Lake, tmp_path: Path, queries: list[str]) -> None:
     toml, commands = tmp_path / "quotas.toml", tmp_path / "quotas.sh"
     files = ("--toml", str(toml), "--commands", str(commands), "--bootstrap-server", "broker:9092")
     enough = ("--least-entities", "3", "--capacity", "producer_byte_rate=6MB/s")
     result = run(lake.root, *FIRST, *enough, *files)
     assert result.exit_code == 0, result.output
+    # The usage; who has no quota; all quotas, the largest, those beside the capacity, and those of the files.
+    assert len(queries) == 6, queries
     assert "122 records from 2026-09-21 13:00 to 2026-09-21 13:00 UTC" in result.output
     assert "15 bytes have no recorded sender, and are left out" in result.output
     assert "3 quotas for 3 entities" in result.output

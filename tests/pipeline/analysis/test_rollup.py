@@ -6,25 +6,24 @@ import csv
 import datetime as dt
 import json
 from decimal import Decimal
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from click.testing import CliRunner
-from pyspark.sql import functions as sf
 
 from headrace.pipeline.analysis.prices import NO_TEAM, UNATTRIBUTED, PriceSheet, TeamTerms
 from headrace.pipeline.analysis.rollup import Period, bill, by_day, by_hour, changed_days, changed_periods
 from headrace.pipeline.cli import pipeline
 from headrace.pipeline.jobs.rollup import Bills
 from headrace.pipeline.lake import schemas
+from headrace.pipeline.lake.day_counts import recorded_by_day, rolled_up_by_day
 from headrace.pipeline.lake.tables import Lake
 from headrace.quota_callbacks.api_keys import ApiKey
 from tests.pipeline.finops.billing import lines, write_bills
 from tests.pipeline.records import NOON, record, usage
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from click.testing import Result
     from pyspark.sql import DataFrame, Row, SparkSession
 
@@ -313,29 +312,25 @@ def test_clusters_have_bills_of_their_own_or_one(spark: SparkSession) -> None:
         assert rows_of(lines.where("item = 'total'"), "cluster", "amount") == expected
 
 
-def computed(frame: DataFrame) -> DataFrame:
-    """Return the rows of ``frame``, which are then not computed for each comparison."""
-    return frame.sparkSession.createDataFrame(frame.collect(), frame.schema)
+def test_days_with_another_number_of_records_have_changed() -> None:
+    recorded = {MONDAY: 8, TUESDAY: 1}
+    assert changed_days(recorded, recorded) == []
+    assert changed_days(recorded | {TUESDAY: 2}, recorded) == [TUESDAY]
+    assert changed_days(recorded, {TUESDAY: 1}) == [MONDAY], "it was not rolled up"
+    assert changed_days({}, recorded) == [], "its usage was removed since"
+    assert changed_days(recorded, dict.fromkeys(recorded)) == [MONDAY, TUESDAY], "of a version that did not count them"
 
 
-def test_days_with_another_number_of_records_have_changed(spark: SparkSession) -> None:
-    days = computed(by_day(by_hour(usage(spark, RECORDS), teams(spark))))
-    assert changed_days(usage(spark, RECORDS), days) == []
-    assert changed_days(usage(spark, [*RECORDS, record(NOON + DAY_S)]), days) == [TUESDAY]
-    assert changed_days(usage(spark, [*RECORDS, record(NOON - DAY_S)]), days) == [MONDAY - dt.timedelta(days=1)]
-    assert changed_days(usage(spark, []), days) == [], "its usage was removed since"
-    before = days.withColumn("records", sf.lit(None).cast("long"))
-    assert changed_days(usage(spark, RECORDS), before) == [MONDAY, TUESDAY], "of a version that did not count them"
-
-
-@pytest.mark.parametrize("period", Period)
-def test_periods_with_another_number_of_records_have_changed(spark: SparkSession, period: Period) -> None:
-    days = computed(by_day(by_hour(usage(spark, RECORDS), teams(spark))))
-    more = computed(by_day(by_hour(usage(spark, [*RECORDS, record(NOON + DAY_S)]), teams(spark))))
-    bills = computed(bill(days, SHEET, period))
-    assert changed_periods(days, bills, period) == []
-    assert changed_periods(more, bills, period) == [TUESDAY if period is Period.DAY else MONDAY.replace(day=1)]
-    assert changed_periods(days, bills.limit(0), period) != []
+def test_periods_with_another_number_of_records_have_changed() -> None:
+    rolled_up, september, october = {MONDAY: 8, TUESDAY: 1}, MONDAY.replace(day=1), dt.date(2026, 10, 1)
+    for period, billed, changed in (
+        (Period.DAY, rolled_up, TUESDAY), (Period.MONTH, {september: 9, october: 4}, september),
+    ):  # fmt: skip
+        assert changed_periods(rolled_up, billed, period) == []
+        assert changed_periods(rolled_up | {TUESDAY: 2}, billed, period) == [changed]
+        assert changed_periods(rolled_up, {}, period)[-1] == changed, "there are no bills"
+    assert changed_periods({MONDAY: None}, {MONDAY: None}, Period.DAY) == [], "of a version that did not count them"
+    assert changed_periods({MONDAY: None}, {}, Period.DAY) == [MONDAY]
 
 
 # --- the command ------------------------------------------------------------------------------------------------------
@@ -350,6 +345,28 @@ def lake(spark: SparkSession, tmp_path: Path) -> Lake:
     tables = Lake(spark, str(tmp_path / "lake"))
     tables.append("usage", usage(spark, RECORDS).coalesce(1), "date", "hour")
     return tables
+
+
+def test_days_that_have_not_changed_are_not_read(spark: SparkSession, tmp_path: Path) -> None:
+    """The files of the day before are removed beneath the tables, so that reading them would fail."""
+    prices = tmp_path / "prices.toml"
+    prices.write_text('currency = "EUR"\nper_producer_id = 1\n', encoding="utf-8")
+    lake, given = Lake(spark, str(tmp_path / "lake")), ("--json", "--prices", str(prices), "--per", "day")
+    spark.conf.set("spark.databricks.delta.stats.collect", "true")
+    try:
+        lake.append("usage", usage(spark, RECORDS).coalesce(1), "date", "hour")
+        assert run(lake.root, *given).exit_code == 0
+        for name in ("usage", "rollup_day", "rollup_hour"):
+            for file in Path(lake.path(name)).glob(f"date={MONDAY}/**/*.parquet"):
+                file.unlink()
+        lake.append("usage", usage(spark, [record(NOON + DAY_S)]).coalesce(1), "date", "hour")
+        result = run(lake.root, *given)
+        assert result.exit_code == 0, result.output
+        found = json.loads(result.stdout)
+        assert found["days"] == found["periods"] == [str(TUESDAY)]
+        assert recorded_by_day(lake) == rolled_up_by_day(Lake(spark, lake.root)) == {MONDAY: 8, TUESDAY: 2}
+    finally:
+        spark.conf.set("spark.databricks.delta.stats.collect", "false")
 
 
 def bytes_by_date(lake: Lake) -> dict[dt.date, int]:

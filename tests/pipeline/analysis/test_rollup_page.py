@@ -50,7 +50,7 @@ def test_the_commands_have_options_that_there_are(line: str) -> None:
 
 
 def test_the_tables_columns_are_all_there() -> None:
-    assert columns("`date`, `hour`") == set(schemas.ROLLUP_HOUR.names)
+    assert columns("`date`, `hour`") == set(schemas.ROLLUP_HOUR.names) | set(schemas.ROLLUP_DAY.names)
     assert columns("`user`, `client_id` | the entity") == set(schemas.RECOMMENDATIONS.names)
     assert columns("`key`, `user`, `client_id` | the bucket") == set(schemas.BACKTEST.names)
 

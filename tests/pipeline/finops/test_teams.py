@@ -32,6 +32,13 @@ def test_a_teams_file_with_topics() -> None:
     ]  # fmt: skip
 
 
+def test_a_file_is_read_as_it_is(spark: SparkSession, tmp_path: Path) -> None:
+    """Also with the character that stands for bytes that are not UTF-8."""
+    text = "\ufeffuser,client_id,team\r\nBj\ufffdrn,,x\n\n"
+    (tmp_path / "teams.csv").write_bytes(text.encode())
+    assert read_text(spark, str(tmp_path / "teams.csv")) == text
+
+
 def test_a_teams_file_that_is_not_csv_is_an_error(spark: SparkSession, tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"nowhere\.csv does not exist"):
         read_text(spark, str(tmp_path / "nowhere.csv"))

@@ -187,27 +187,21 @@ def test_a_source_is_what_it_reads(spark: SparkSession, monkeypatch: pytest.Monk
     assert len({of(), of(topic="u"), of(servers="c:1")}) == 3
 
 
-def test_an_hour_with_much_in_it_is_written_by_several(lake: Lake, spark: SparkSession) -> None:
-    lines = [(json.dumps(record(NOON + 3600 * (number % 2), sequence=number)), "here") for number in range(4000)]
-    raw = spark.createDataFrame(lines, schemas.RAW)
-    spark.conf.set("spark.sql.adaptive.enabled", "true")  # as jobs have it; the session of the tests does without
+def test_an_hour_has_one_file_of_a_batch_or_several_if_it_has_many_records(
+    lake: Lake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def files(first: int) -> int:
+        before = set(Path(lake.path("usage")).glob("date=*/hour=13/*.parquet"))
+        for number in range(first, first + 2):  # two files, so that Spark has two tasks
+            lines = (record(NOON + 3600 * (each % 2), sequence=4 * number + each) for each in range(4))
+            write_lines(tmp_path / f"in-{first}" / f"usage-{number}.jsonl", *lines)
+        take_in(lake, tmp_path / f"in-{first}")
+        return len(set(Path(lake.path("usage")).glob("date=*/hour=13/*.parquet")) - before)
 
-    def files(batch: DataFrame, name: str) -> int:
-        table = Lake(spark, f"{lake.root}-{name}")
-        ingest(table).ingest_batch("here", parse(batch), 0)
-        assert sequences(table) == list(range(4000))
-        return len(list(Path(table.path("usage")).glob("date=*/hour=13/*.parquet")))
-
-    settings = {"advisoryPartitionSizeInBytes": "8kb", "coalescePartitions.minPartitionSize": "1b"}
-    try:
-        assert files(raw, "few") == 1
-        for name, size in settings.items():
-            spark.conf.set(f"spark.sql.adaptive.{name}", size)
-        assert files(raw, "many") > 1
-    finally:
-        for name in settings:
-            spark.conf.unset(f"spark.sql.adaptive.{name}")
-        spark.conf.set("spark.sql.adaptive.enabled", "false")
+    assert files(0) == 1
+    monkeypatch.setattr(batches, "ROWS_A_FILE", 4)
+    assert files(2) == 2
+    assert sequences(lake) == list(range(16))
 
 
 def test_a_lost_checkpoint_doubles_nothing(lake: Lake, tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ from unittest.mock import MagicMock
 
 import pytest
 from pyspark.sql import SparkSession
+from pyspark.sql.functions import builtin
 
 from headrace.pipeline.lake import session
 from headrace.pipeline.lake.jars import DELTA_LAKE, KAFKA_CONNECTOR, S3_CLIENT
@@ -62,3 +63,25 @@ def test_little_data_has_settings_of_its_own_on_this_machine(master: str, *, is_
     has_them = settings.items() >= LITTLE_DATA.items()
     assert has_them is (is_little and master.startswith("local"))
     assert ("spark.sql.shuffle.partitions" in settings) is master.startswith("local")
+
+
+class _Jvm:
+    """Counts what is looked up in the JVM: classes and their functions."""
+
+    def __init__(self, found: list[str]) -> None:
+        self._found = found
+
+    def __getattr__(self, name: str) -> _Jvm:
+        self._found.append(name)
+        return _Jvm(self._found)
+
+
+def test_a_function_of_spark_is_looked_up_in_the_jvm_once() -> None:
+    found: list[str] = []
+    running = MagicMock()
+    running.sparkContext._jvm = _Jvm(found)
+    for _ in range(2):  # for each job of a plan
+        session._remember_functions(running)
+        for name in ("col", "lit", "col"):
+            assert isinstance(builtin._get_jvm_function(name, running.sparkContext), _Jvm)
+    assert found == [session.FUNCTIONS, "col", "lit"]

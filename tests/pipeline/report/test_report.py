@@ -5,10 +5,12 @@ from __future__ import annotations
 import datetime as dt
 import shutil
 import subprocess
+from decimal import Decimal
 from typing import TYPE_CHECKING
 
 import pytest
 from click.testing import CliRunner
+from pyspark.sql import functions as sf
 
 from headrace.pipeline.cli import pipeline
 from headrace.pipeline.lake import schemas
@@ -26,6 +28,7 @@ from tests.pipeline.report.report_pages import (
     REQUESTS,
     SCRIPT,
     Read,
+    answer,
     bill,
     no_references,
     pixels_of,
@@ -233,6 +236,25 @@ def test_others_are_summed_so_that_all_is_all(spark: SparkSession) -> None:
     assert found.total["requests"] == sum(range(26)) == 325
 
 
+def test_few_rows_are_one_query_and_many_have_the_same_ranking(
+    spark: SparkSession, queries: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The sums are of a decimal number of more digits than Python's sums have, and of a column with a null."""
+    large = Decimal("1234567890123456789012345678.25")
+    frame = spark.createDataFrame(
+        [(1, large, 5), (2, Decimal(1), None), (3, Decimal("0.5"), 7)], "id int, amount decimal(38,2), count long"
+    )
+    few = sums.ranking(frame, ("amount", "count"), sf.desc("id"), limit=1)
+    assert len(queries) == 1
+    monkeypatch.setattr(sums, "FEW", 2)
+    assert sums.ranking(frame, ("amount", "count"), sf.desc("id"), limit=1) == few
+    assert (few.rows, few.other_rows) == ([{"id": 3, "amount": Decimal("0.5"), "count": 7}], 2)
+    assert (few.others, few.total) == (
+        {"amount": Decimal("1234567890123456789012345679.25"), "count": 5},
+        {"rows": 3, "amount": Decimal("1234567890123456789012345679.75"), "count": 12},
+    )
+
+
 # --- what is not there ---
 
 
@@ -264,6 +286,20 @@ def test_empty_tables_say_so(spark: SparkSession) -> None:
     assert "No usage was unlike an entity's own past." in read.texts["anomalies"]
     assert "No lines are in quarantine." in read.texts["quality"]
     assert not [tag for tag, _ in read.tags if tag in ("svg", "table")]
+
+
+def test_what_has_no_rows_is_not_asked_for(spark: SparkSession, queries: list[str]) -> None:
+    """No sender is throttled, no sender would be, and no records are missing."""
+    tables = {
+        "usage": usage(spark, [record(sequence=0)]),
+        "what_if": table_of(spark, schemas.WHAT_IF, answer("alice")),
+        "recommendations": tables_of(spark)["recommendations"],
+    }
+    read = Read(report(tables, made=MADE))
+    assert "No sender would be throttled." in read.text("what-if")
+    assert "No gaps were found." in read.text("quality")
+    # Usage: all, by time, by user, by client id and by quota key; and one for each table of other jobs, and for gaps.
+    assert len(queries) == 8, queries
 
 
 def test_usage_without_throttles_or_bytes(spark: SparkSession) -> None:

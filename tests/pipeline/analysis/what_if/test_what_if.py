@@ -389,7 +389,7 @@ def test_quotas_are_asked_about_in_one_cluster(tables: Lake, tmp_path: Path) -> 
     assert (status, "30 records from" in said, "1 buckets, of which 0 are throttled" in said) == (0, True, True), said
 
 
-def test_what_the_records_cannot_tell_is_reported(spark: SparkSession, tmp_path: Path) -> None:
+def test_what_the_records_cannot_tell_is_reported(spark: SparkSession, tmp_path: Path, queries: list[str]) -> None:
     """At a steady 900 bytes a second, 12 seconds have 10,800 bytes, which Kafka may have divided by 10 seconds."""
     tables = Lake(spark, str(tmp_path / "lake"))
     steady = [record(NOON + second, request_bytes=900) for second in range(60)]
@@ -402,6 +402,8 @@ def test_what_the_records_cannot_tell_is_reported(spark: SparkSession, tmp_path:
     tables.append("usage", usage(spark, steady + slow + held), "date", "hour")
     status, said = ask(tmp_path, "--lake", tables.root, "--quotas", tmp_path / "quotas.toml")
     assert (status, "3 buckets, of which 0 are throttled" in said) == (0, True), said
+    # The usage, the senders, the numbers of buckets, and those that might be throttled.
+    assert len(queries) == 4, queries
     assert "1 of the buckets that are not throttled might be throttled: a record has the sum of one second" in said
     (line,) = [line for line in said.splitlines() if "not precise enough" in line]
     assert line == (
