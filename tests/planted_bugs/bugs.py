@@ -161,6 +161,6 @@ BUGS: Final = (
         "pipeline/analysis/recommend/rules.py",
         "return max(1, window.samples - 1) * window.seconds",
         "return window.samples * window.seconds",
-        "tests/pipeline/analysis/test_recommend_numpy.py",
+        "tests/pipeline/analysis/test_recommend.py",
     ),
 )

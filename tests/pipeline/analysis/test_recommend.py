@@ -588,3 +588,16 @@ def test_errors_name_their_cause(
     (tmp_path / "lake").mkdir()
     result = run(tmp_path / "lake", *arguments)
     assert (result.exit_code, output in " ".join(result.output.split())) == (code, True), result.output
+
+
+def test_a_quota_may_divide_by_one_sample_less_than_its_window() -> None:
+    """``Rate.windowSize``: a new sample has just begun. Token buckets and producer ids have no samples of this kind."""
+    rules = Rules(windows={**Rules().windows, QuotaKey.REQUEST_PERCENTAGE: Window(samples=3, seconds=5)})
+    shortest = {key: (rules.span_s(key), rules.shortest(key)) for key in QuotaKey}
+    assert shortest == {
+        QuotaKey.PRODUCER_BYTE_RATE: (11, 10),
+        QuotaKey.CONSUMER_BYTE_RATE: (11, 10),
+        QuotaKey.REQUEST_PERCENTAGE: (15, 10),
+        QuotaKey.CONTROLLER_MUTATION_RATE: (11, 11),
+        QuotaKey.PRODUCER_IDS_RATE: (3600, 1),
+    }
