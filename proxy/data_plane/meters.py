@@ -7,6 +7,7 @@ a bucket are recorded in one order; `MeterTable.grant` gives a new one afterward
 
 from __future__ import annotations
 
+from enum import Enum, auto
 from typing import TYPE_CHECKING, Final
 
 import structlog
@@ -29,12 +30,22 @@ ROUNDING_NS: Final = 1000
 """The part of a credit of thread time that is not granted: the rate adds percentages, the meter nanoseconds."""
 
 
+class _Credit(Enum):
+    """What has become of the credit of a meter."""
+
+    GRANTED = auto()
+    WITHDRAWN = auto()
+    """Charges wait for a new one."""
+    ENDED = auto()
+    """Charges are refused."""
+
+
 class BucketMeter:
     """Charges one bucket in the threads of the data plane."""
 
     __slots__ = (
+        "_credit",
         "_engine",
-        "_is_withdrawn",
         "_now_ms",
         "_unit",
         "_withdrawn",
@@ -49,7 +60,7 @@ class BucketMeter:
         self._engine = engine
         self._now_ms = now_ms
         self._withdrawn = withdrawn
-        self._is_withdrawn = False
+        self._credit = _Credit.GRANTED
         self._unit = PERCENT_PER_NS if bucket.key == QuotaKey.REQUEST_PERCENTAGE else 1.0
         self.bucket = bucket
         self.number = engine.create_meter()
@@ -58,33 +69,34 @@ class BucketMeter:
 
     def withdraw(self) -> None:
         """Record what was charged, and let nothing more be charged until `grant`."""
-        if not self._is_withdrawn:
-            self._is_withdrawn = True
+        if self._credit is not _Credit.WITHDRAWN:
+            self._credit = _Credit.WITHDRAWN
             self._withdrawn.append(self)
             self._record(self._engine.withdraw(self.number))
 
     def collect(self) -> None:
-        """Record what was charged, and grant what the bucket still has room for, unless the credit is withdrawn.
+        """Record what was charged, and grant what the bucket still has room for, unless the credit is withdrawn or has
+        ended.
 
         Threads go on charging meanwhile.
         """
-        if not self._is_withdrawn:
+        if self._credit is _Credit.GRANTED:
             self._record(self._engine.take_charges(self.number))
-            self._engine.grant(self.number, self._credit())
+            self._engine.grant(self.number, self._room())
 
     def grant(self) -> None:
         """Grant what the bucket has room for, if the credit is withdrawn."""
-        if self._is_withdrawn:
-            self._is_withdrawn = False
-            self._engine.grant(self.number, self._credit())
+        if self._credit is _Credit.WITHDRAWN:
+            self._credit = _Credit.GRANTED
+            self._engine.grant(self.number, self._room())
 
     def end(self) -> None:
         """Record what was charged, and refuse everything until a new credit is granted after `withdraw`."""
+        self._credit = _Credit.ENDED
         self._record(self._engine.withdraw(self.number))
-        self._is_withdrawn = False
         self._engine.grant(self.number, 0)
 
-    def _credit(self) -> int:
+    def _room(self) -> int:
         credit = self.bucket.credit(self._now_ms()) / self._unit
         if credit >= UNLIMITED:
             return UNLIMITED

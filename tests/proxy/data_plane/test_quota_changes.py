@@ -49,9 +49,15 @@ async def test_nothing_is_charged_until_all_are_reviewed(autojump_clock: MockClo
         assert granted == []
         async with trio.open_nursery() as nursery:
             nursery.start_soon(data_plane.run)
-            await trio.sleep(0.001)
+            while not granted:
+                await trio.lowlevel.checkpoint()
             assert [each.reviews for each in connections] == [1] * len(connections)
             assert granted == [10_000_000]
+            meter.end()
+            data_plane.meters.collect()
+            meter.collect()
+            data_plane.meters.grant()
+            assert granted == [10_000_000, 0], "what has ended stays so until it is used again"
             nursery.cancel_scope.cancel()
 
 
