@@ -27,6 +27,8 @@ from pyspark.sql.types import (
 )
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from pyspark.sql.types import DataType
 
 _TEXT, _LONG, _INT, _DOUBLE = StringType(), LongType(), IntegerType(), DoubleType()
@@ -357,20 +359,24 @@ ANOMALY_WINDOWS: Final = _columns(
 client ids of the user. ``records`` is the number of usage records that the day had, the same in all of its rows.
 """
 
+_SKETCHED: Final[Mapping[str, DataType]] = {
+    "cluster": _TEXT,
+    "user": _TEXT,
+    "client_id": _TEXT,
+    "first": _LONG,
+    "windows": _INT,
+    "sizes": BinaryType(),
+    "histogram": BinaryType(),
+    "highest": BinaryType(),
+    "lowest": BinaryType(),
+    "starts": BinaryType(),
+    "window_s": _INT,
+    "known_hours": _INT,
+}
+"""The columns that a day and a block of days have in common."""
 ANOMALY_SKETCHES: Final = _columns(
     date=DateType(),
-    cluster=_TEXT,
-    user=_TEXT,
-    client_id=_TEXT,
-    first=_LONG,
-    windows=_INT,
-    sizes=BinaryType(),
-    histogram=BinaryType(),
-    highest=BinaryType(),
-    lowest=BinaryType(),
-    starts=BinaryType(),
-    window_s=_INT,
-    known_hours=_INT,
+    **_SKETCHED,
     records=_LONG,
     final=BooleanType(),
 )
@@ -388,18 +394,7 @@ number of usage records, and whether the day was final.
 ANOMALY_PAST: Final = _columns(
     date=DateType(),
     days=_INT,
-    cluster=_TEXT,
-    user=_TEXT,
-    client_id=_TEXT,
-    first=_LONG,
-    windows=_INT,
-    sizes=BinaryType(),
-    histogram=BinaryType(),
-    highest=BinaryType(),
-    lowest=BinaryType(),
-    starts=BinaryType(),
-    window_s=_INT,
-    known_hours=_INT,
+    **_SKETCHED,
 )
 """The table ``anomaly_past``: the sketches of ``days`` consecutive days of an entity, the last of which is ``date``, as
 one sketch. ``days`` is a power of two, and the number of the first of them (Python's ``date.toordinal``) a multiple of

@@ -40,8 +40,8 @@ HOURS: Final = 24
 BUCKET: Final = np.dtype([("bucket", "<i2"), ("windows", "<u2"), ("mean", "<f4")])
 """An entry of a histogram. A day has at most 1,440 windows; buckets are between -231 (0.01) and 2,185 (2^63)."""
 BUCKET_OF_BLOCK: Final = np.dtype([("bucket", "<i2"), ("windows", "<u4"), ("sum", "<f8")])
-"""The same in a block. A day's mean has 24 bits and its number of windows 11, so that sums of them have no rounding
-errors, except of values that are nearly 0: the quartiles of blocks are those of their days.
+"""An entry of a histogram of a block. A day's mean has 24 bits and its number of windows 11, so that sums of them have
+no rounding errors, except of values that are nearly 0: the quartiles of blocks are those of their days.
 """
 MOST_CELLS: Final = 1 << 23
 """Arrays with a cell for each possible bucket are used up to this size; beyond it, the keys are sorted."""
