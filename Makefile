@@ -129,9 +129,9 @@ checks: lint types imports
 test: $(STAMP)
 	@$(SIDE_BY_SIDE) checks-and-pipeline unit-tests-as-they-run
 
-# With what the other tests leave of the processors, the longest first. The output of each target comes at its end.
+# With a smaller share of the processors than the other tests have, the longest first. The output of each target comes at its end.
 checks-and-pipeline: $(STAMP)
-	@nice -n 5 $(SIDE_BY_SIDE) --output-sync=target pipeline-tests checks engine-tests
+	@nice -n 2 $(SIDE_BY_SIDE) --output-sync=target pipeline-tests checks engine-tests
 
 unit-tests-as-they-run: $(STAMP)
 	@$(MAKE) --no-print-directory --output-sync=none unit-tests

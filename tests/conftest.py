@@ -9,7 +9,9 @@ from __future__ import annotations
 import gc
 import os
 import random
+import re
 import signal
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -35,6 +37,7 @@ EXHAUSTIVE_FIXTURES = {"kafka39", "front39", "quick39"}
 """Tests that use one of them, by name or as a parameter, run in ``make test-all`` only."""
 SHARED_CLUSTERS = {"kafka", "kafka3", "secure_kafka"}
 """Modules with tests that use one of them get the marker ``cluster``, and so do the tests of clients."""
+PARAMETER = re.compile(rf"\b({'|'.join(SHARED_CLUSTERS)}): ")
 LONGEST_FIRST = ("clients", "faults")
 """Folders that two processes begin with, so that neither is left with much when the other has ended."""
 ONE_PROCESS = ("tests/clients/",)
@@ -47,19 +50,43 @@ settings.register_profile("long", max_examples=200, deadline=None)
 settings.load_profile("quick")
 
 
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Leave out, unread, the modules that can have no test with a shared cluster, where only such tests are wanted.
+
+    Importing all modules takes some 25 seconds in a new clone.
+    """
+    only_clusters = config.getoption("markexpr").endswith(" and cluster")
+    unwanted = only_clusters and collection_path.suffix == ".py" and not may_share_a_cluster(collection_path)
+    return unwanted or None
+
+
+@cache
+def may_share_a_cluster(path: Path) -> bool:
+    """Return whether a module is of the tests of clients, or it or a ``conftest.py`` of its folders below `TESTS` has
+    a parameter with the name of a shared cluster."""
+    if not path.is_relative_to(TESTS) or folder_of(path) == "clients":
+        return True
+    folders = [folder for folder in path.parents if folder != TESTS and folder.is_relative_to(TESTS)]
+    sources = [path, *(folder / "conftest.py" for folder in folders)]
+    return any(source.exists() and PARAMETER.search(source.read_text()) for source in sources)
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark what is exhaustive and what needs a shared cluster, and put the longest folders first."""
     used = {item: used_by(item) for item in items}
-    sharing = {item.path for item in items if used[item] & SHARED_CLUSTERS or folder_of(item) == "clients"}
+    sharing = {item.path for item in items if used[item] & SHARED_CLUSTERS or folder_of(item.path) == "clients"}
+    if unseen := [str(path) for path in sharing if not may_share_a_cluster(path)]:
+        raise pytest.UsageError(f"no parameter shows that {', '.join(unseen)} uses one of {sorted(SHARED_CLUSTERS)}")
     for item in items:
-        if folder_of(item) in EXHAUSTIVE_FOLDERS or used[item] & EXHAUSTIVE_FIXTURES:
+        if folder_of(item.path) in EXHAUSTIVE_FOLDERS or used[item] & EXHAUSTIVE_FIXTURES:
             item.add_marker("exhaustive")
         if item.path in sharing:
             item.add_marker("cluster")
         if isinstance(item, pytest.Function) and "autojump_clock" in used[item] - {*item._fixtureinfo.argnames}:
             raise pytest.UsageError(f"{item.nodeid} must ask for autojump_clock itself: otherwise its clock is real")
     ranks = {folder: rank for rank, folder in enumerate(LONGEST_FIRST)}
-    items.sort(key=lambda item: ranks.get(folder_of(item), len(ranks)))  # stable: otherwise as pytest-randomly has it
+    # Stable: otherwise as pytest-randomly has it.
+    items.sort(key=lambda item: ranks.get(folder_of(item.path), len(ranks)))
 
 
 def pytest_collection_finish() -> None:
@@ -75,8 +102,8 @@ def used_by(item: pytest.Item) -> set[str]:
     return {*getattr(item, "fixturenames", ()), *(value for value in parameters if isinstance(value, str))}
 
 
-def folder_of(item: pytest.Item) -> str:
-    return item.path.relative_to(TESTS).parts[0]
+def folder_of(path: Path) -> str:
+    return path.relative_to(TESTS).parts[0]
 
 
 class Scheduling(LoadScopeScheduling):

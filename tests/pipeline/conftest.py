@@ -76,6 +76,7 @@ LONG_RUN: Final = {
         a_storm_of_two_minutes_is_reported_by_the_default_rules a_window_that_is_not_over_is_not_examined
         the_table_is_rewritten_for_the_examined_days a_day_is_computed_again_only_if_its_usage_has_changed
         the_past_is_read_in_blocks_that_are_made_again_if_a_day_changes""",
+    "test_backtest": "a_run_that_ends_before_its_back_test_leaves_none_of_other_quotas",
     "test_bi_example": "the_views_are_those_of_the_newest_release",
     "test_budgets": """an_alert_is_delivered_once_and_a_further_one_when_it_is_reached
         what_was_not_delivered_is_sent_by_the_next_run months_stand_beside_each_other

@@ -93,7 +93,11 @@ def has_taken(lake: Lake, number: int) -> bool:
 @pytest.mark.parametrize(
     ("lake", "said"),
     [
-        ("s3a://bucket/lake", r"cannot reach s3a://.*S3AFileSystem not found; Spark lacks .*:hadoop-aws:3\.4\.1$"),
+        pytest.param(
+            "s3a://bucket/lake",
+            r"cannot reach s3a://.*S3AFileSystem not found; Spark lacks .*:hadoop-aws:3\.4\.1$",
+            marks=pytest.mark.exhaustive,
+        ),
         ("nosuch://host/lake", r'cannot reach nosuch://.*No FileSystem for scheme "nosuch"$'),
         ("hdfs://nosuch.invalid/lake", r"cannot reach hdfs://.*UnknownHostException: nosuch.invalid$"),
     ],
