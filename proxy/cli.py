@@ -169,7 +169,7 @@ def _run(config: Config, load_again: Callable[[], Config] | None) -> None:
 
 async def _serve(server: Server, manager: ServiceManager) -> None:
     def on_ready(_: Server) -> None:
-        _print_ready(server.reloader.config, server.admin_address, server.reached)
+        _print_ready(server.reloader.config, server.admin_address, server.unreached)
         manager.send(READY)
 
     async with trio.open_nursery() as nursery:
@@ -194,16 +194,24 @@ def _shown_listener(tables: ListenerTables) -> str:
     )
 
 
-def _print_ready(config: Config, admin_address: AdminAddress | None, reached: bool | None) -> None:
+def _print_ready(config: Config, admin_address: AdminAddress | None, unreached: Sequence[str]) -> None:
     click.echo(
         f"headrace ready: {'; '.join(map(_shown_listener, config.all_listeners()))},"
         f" upstream {', '.join(map(str, config.upstream.bootstrap_servers))}"
-        + ("" if reached else " (the cluster has not been reached yet)")
+        + _shown_unreached(unreached)
         + _shown_data_plane(config)
         + _shown_tls_library(config)
         + ("" if admin_address is None else f", admin {admin_address}{_with_tls(config.admin.tls)}")
     )
     sys.stdout.flush()
+
+
+def _shown_unreached(settings: Sequence[str]) -> str:
+    """Return what the line "headrace ready" says of the upstream listeners that were not reached."""
+    if not settings:
+        return ""
+    names = "" if settings == ["upstream"] else f" for {', '.join(settings)}"
+    return f" (the cluster has not been reached yet{names})"
 
 
 def _shown_data_plane(config: Config) -> str:

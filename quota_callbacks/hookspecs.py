@@ -464,10 +464,11 @@ def sasl_server_exchange(connection: Connection, mechanism: str) -> ServerExchan
     called in a thread if its ``blocks`` is true. The exchange is for this authentication alone, and the client is
     accepted as the principal of its last step; `authentication_started` is not called then. It is also called once for
     each mechanism at the start and by ``headrace check-config`` (where the plugin was configured with ``dry``), with a
-    `Connection` that does not belong to a client; if all plugins then return ``None``, the configuration is invalid.
-    The first result that is not ``None`` is used, custom plugins before the built-in ones; a plugin that raises is
-    skipped. Without an exchange the client gets the error UNSUPPORTED_SASL_MECHANISM. An exception of the exchange
-    other than `SaslRefused` is logged and counted as an error of the plugin, and the authentication fails.
+    `Connection` that does not belong to a client; if no plugin then returns an exchange, the configuration is invalid.
+    A plugin that lacks a setting raises a `ValueError` that states what to set. The first result that is not
+    ``None`` is used, custom plugins before the built-in ones; a plugin that raises is skipped. Without an exchange
+    the client gets the error UNSUPPORTED_SASL_MECHANISM. An exception of the exchange other than `SaslRefused` is
+    logged and counted as an error of the plugin, and the authentication fails.
     """
 
 

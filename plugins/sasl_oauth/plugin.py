@@ -79,9 +79,11 @@ class SaslOAuth:
 
     @hookimpl(trylast=True)
     def sasl_server_exchange(self, mechanism: str) -> ServerExchange | None:
-        """Return an exchange for OAUTHBEARER, if a key set is configured."""
-        if mechanism != MECHANISM or self._verifier is None:
+        """Return an exchange for OAUTHBEARER. Raises `ValueError` if no key set is configured."""
+        if mechanism != MECHANISM:
             return None
+        if self._verifier is None:
+            raise ValueError("set plugins.options.sasl_oauth.jwks_url or jwks_file, or remove the mechanism")
         return OAuthServerExchange(self._verifier, self._now_s)
 
     @hookimpl(trylast=True)

@@ -53,14 +53,14 @@ class SaslUsers:
 
     @hookimpl(trylast=True)
     def sasl_server_exchange(self, mechanism: str) -> ServerExchange | None:
-        """Return the exchange for PLAIN and SCRAM; ``None`` for other mechanisms, and without a file."""
-        if self._known is None:
+        """Return the exchange for PLAIN and SCRAM, else ``None``. Raises `ValueError` if no file is configured."""
+        if mechanism != "PLAIN" and mechanism not in set(ScramMechanism):
             return None
+        if self._known is None:
+            raise ValueError("set plugins.options.sasl_users.file, or remove the mechanism")
         if mechanism == "PLAIN":
             return PlainServerExchange(self._known)
-        if mechanism in set(ScramMechanism):
-            return ScramServerExchange(ScramMechanism(mechanism), self._known)
-        return None
+        return ScramServerExchange(ScramMechanism(mechanism), self._known)
 
     @hookimpl
     def collect_metrics(self) -> Iterable[Metric]:

@@ -93,7 +93,7 @@ class ClientConnection:
             raise AssertionError("a connection dialled a broker before serve() was called")
         replies = ReplyRelay(state, upstream)
         if state.shared.data_plane is not None:
-            state.native = self._requests.native = NativeRelay(state, self._requests, replies)
+            state.native = NativeRelay(state, self._requests, replies)
         self._nursery.start_soon(self._relay_replies, replies)
         return upstream
 
@@ -136,7 +136,7 @@ class ClientConnection:
     def _drop_upstream(self) -> None:
         """Close the upstream connection only, so that the client stays muted although the broker has closed."""
         state = self.state
-        state.native = self._requests.native = None
+        state.native = None
         if state.upstream is not None:
             self._count_bytes(state.upstream, upstream=True)
             state.upstream.close()

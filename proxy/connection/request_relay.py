@@ -35,7 +35,6 @@ from headrace.quota_callbacks.entities import SHORT_NAME, bounded_name
 if TYPE_CHECKING:
     from headrace.proxy.connection.state.authentication import Authentication
     from headrace.proxy.connection.state.connection_state import ConnectionState
-    from headrace.proxy.data_plane.interface import NativeRelayState
 
 NO_API_KEY: Final = -1
 """The API key of an exchange that is a SASL token without a header."""
@@ -53,7 +52,7 @@ _LOGIN_APIS: Final = frozenset({ApiKey.SASL_HANDSHAKE, ApiKey.SASL_AUTHENTICATE}
 class RequestRelay(RequestForwarding):
     """The client's side of one connection."""
 
-    __slots__ = ("_ended", "_handshakes", "_held_request", "_needed", "_unaccepted", "_walked", "native")
+    __slots__ = ("_ended", "_handshakes", "_held_request", "_needed", "_unaccepted", "_walked")
 
     def __init__(self, state: ConnectionState) -> None:
         super().__init__(state)
@@ -69,8 +68,6 @@ class RequestRelay(RequestForwarding):
         self._unaccepted: RequestHead | None = None
         """The request at the front of the tail, if it waits until the broker has shown that it serves this client, or
         until the proxy has authenticated to it again."""
-        self.native: NativeRelayState | None = None
-        """The native relay of this connection; ``None`` without a native data plane."""
 
     def drop_held(self) -> None:
         """Free the bytes that it holds, and note how many of the request that is being forwarded were not read."""
@@ -159,7 +156,7 @@ class RequestRelay(RequestForwarding):
         state = self.state
         client = state.client
         self.now_s = self.shared.clock()
-        if self.native is not None and self.native.try_to_begin(self.now_s):
+        if state.native is not None and state.native.try_to_begin(self.now_s):
             return True
         for _ in range(READS_A_STEP):
             if self.to_splice():
@@ -417,8 +414,8 @@ class RequestRelay(RequestForwarding):
         exchange.observed = api_key in shared.hooks.completions
         shared.counters.requests[api_key] += 1
         state.current = exchange
-        if self.native is not None:
-            self.native.note_request()
+        if state.native is not None:
+            state.native.note_request()
         if self._whole.must_collect(exchange) or (
             shared.authorizes and not passes_unread(state, exchange, head, shared.view[at : self.scanner.end])
         ):

@@ -47,7 +47,7 @@ class Dialler(Protocol):
     async def wait_for_refresh(self) -> None:
         """See `headrace.proxy.network.upstream.Upstream.wait_for_refresh`."""
 
-    async def wait_until_asked(self, timeout_s: float) -> None:
+    async def wait_until_asked(self) -> None:
         """See `headrace.proxy.network.upstream.Upstream.wait_until_asked`."""
 
     async def answers(self) -> bool:

@@ -187,10 +187,9 @@ class Upstream:
         if self._refreshing is not None:
             await self._refreshing.wait()
 
-    async def wait_until_asked(self, timeout_s: float) -> None:
-        """Wait until the first `refresh` has ended and `reached` is set, but at most ``timeout_s`` seconds."""
-        with trio.move_on_after(timeout_s):
-            await self._asked.wait()
+    async def wait_until_asked(self) -> None:
+        """Wait until the first `refresh` has ended and `reached` is set."""
+        await self._asked.wait()
 
     async def answers(self) -> bool:
         """Return whether a bootstrap server answers an ApiVersions request, which needs no credentials."""

@@ -40,12 +40,6 @@ if TYPE_CHECKING:
 _DETERMINES_USERS: Final = "authentication_started"
 """The hook by which a plugin determines the users of clients that authenticate to the brokers."""
 
-_NEEDED_OPTIONS: Final = {
-    **dict.fromkeys(("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"), "plugins.options.sasl_users.file"),
-    "OAUTHBEARER": "plugins.options.sasl_oauth.jwks_url or jwks_file",
-}
-"""The option without which the built-in plugin of a mechanism authenticates no clients."""
-
 _SENT_SECRETS: Final = {"PLAIN": "password", "OAUTHBEARER": "token"}
 """The secret that a client sends unencrypted, by mechanism."""
 
@@ -138,9 +132,7 @@ def _problems_of_logins(config: Config, sasl: SaslCalls) -> Iterator[str]:
             continue
         for mechanism in tables.listen.sasl.mechanisms:
             if reason := sasl.server_problem(mechanism):
-                option = _NEEDED_OPTIONS.get(mechanism)
-                advice = f"; set {option}, or remove the mechanism" if option else ""
-                yield f"{tables.setting}.sasl.mechanisms: {reason}{advice}"
+                yield f"{tables.setting}.sasl.mechanisms: {reason}"
 
 
 def loaded_rules(config: Config) -> QuotaRules:

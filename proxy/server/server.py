@@ -75,8 +75,8 @@ DELIVER_S: Final = 0.5
 """Seconds between two deliveries of the sums of completed requests."""
 
 FIRST_ANSWER_S: Final = 0.5
-"""Seconds that the ready line is delayed for a broker's first answer, because the line states whether a broker was
-reached. Clients are served meanwhile."""
+"""Seconds that the ready line is delayed for the first answer of a broker of each upstream listener, because the line
+names those that were not reached. Clients are served meanwhile."""
 
 CLOSE_TIMEOUT_S: Final = 10.0
 """Seconds that plugins may take to flush when the proxy ends."""
@@ -182,9 +182,10 @@ class Server:
         self.shared.pipes.most = most
 
     @property
-    def reached(self) -> bool | None:
-        """Whether a broker has answered the proxy's latest request for the list of brokers."""
-        return self.shared.listeners[0].upstream.reached
+    def unreached(self) -> list[str]:
+        """The tables of the upstream listeners no broker of which has answered the proxy's latest request."""
+        upstreams = {each.upstream.setting: each.upstream for each in self.shared.listeners}
+        return [setting for setting, upstream in upstreams.items() if not upstream.reached]
 
     def stop(self) -> None:
         """Begin to drain; the second call closes the remaining connections at once."""
@@ -243,7 +244,9 @@ class Server:
                     accepting.start_soon(accept_loop, listening, self._accepted, admission.turn, admission.overload)
                 self._collector.start()
                 self.operations.serving = True
-                await self.shared.listeners[0].upstream.wait_until_asked(FIRST_ANSWER_S)
+                with trio.move_on_after(FIRST_ANSWER_S):
+                    for listener in self.shared.listeners:
+                        await listener.upstream.wait_until_asked()
                 on_ready(self)
                 await self._stop.wait()
                 close_sockets(self._sockets)

@@ -50,7 +50,8 @@ class SaslCalls:
         """Return why no plugin can authenticate clients by ``mechanism``; the empty string if one can."""
         no_client = Connection(connection_id=0, peer=Address(host="127.0.0.1", port=0))
         reasons = self._reasons(_SERVER, _SERVER_ARGUMENTS, no_client, mechanism)
-        return "" if reasons is None else "; ".join(reasons) or f"no plugin authenticates clients by {mechanism}"
+        none = f"no plugin authenticates clients by {mechanism}"
+        return "" if reasons is None else "; ".join((none, *reasons))
 
     def client_problem(self, settings: UpstreamSasl) -> str:
         """Return why no plugin can authenticate to brokers as ``settings`` have it; the empty string if one can."""

@@ -6,7 +6,6 @@ serves. Quotas of IP addresses limit new connections (KIP-612); all others are t
 
 from __future__ import annotations
 
-import math
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
@@ -162,7 +161,7 @@ class QuotasInForce:
 
     async def _warn_of_anonymous_clients(self) -> None:
         """Log once how every client can change quotas, if the cluster serves clients that do not authenticate."""
-        await self._upstream.wait_until_asked(math.inf)
+        await self._upstream.wait_until_asked()
         if not self._upstream.serves_anonymous:
             return
         if self._topic is not None:

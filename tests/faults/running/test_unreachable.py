@@ -56,6 +56,19 @@ def test_a_broker_that_answers() -> None:
         assert WARNING not in proxy.log
 
 
+def test_the_line_names_the_listeners_whose_brokers_do_not_answer() -> None:
+    with reserve_ports(3) as block, FakeBroker({}) as broker:
+        other = f"""
+[listeners.other]
+address = "127.0.0.1:{block.first}"
+node_ids = "0"
+[listeners.other.upstream]
+bootstrap_servers = ["127.0.0.1:{block.first + 2}"]
+"""
+        with ProxyProcess(broker.address, config=PATIENT + other) as proxy:
+            assert "(the cluster has not been reached yet for listeners.other.upstream)" in proxy.output
+
+
 @pytest.mark.exhaustive
 def test_a_broker_that_hangs_does_not_hold_up_readiness() -> None:
     with FullBacklog() as hanging:

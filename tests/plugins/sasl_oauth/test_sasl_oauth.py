@@ -206,7 +206,8 @@ def test_before_the_first_keys() -> None:
 
 def test_without_options_nothing_is_verified(configure: Configure) -> None:
     plugin = configure({})
-    assert plugin.sasl_server_exchange("OAUTHBEARER") is None
+    with pytest.raises(ValueError, match="jwks_url or jwks_file"):
+        plugin.sasl_server_exchange("OAUTHBEARER")
     assert list(plugin.collect_metrics()) == []
 
 

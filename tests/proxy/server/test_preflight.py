@@ -75,8 +75,8 @@ ENDPOINT = 'token_endpoint = "https://idp.example.com/token"'
         (
             TERMINATE,
             [
-                "listen.sasl.mechanisms: no plugin authenticates clients by PLAIN; set plugins.options.sasl_users.file",
-                "listen.sasl.mechanisms: no plugin authenticates clients by OAUTHBEARER; set plugins.options.sasl_oau",
+                "listen.sasl.mechanisms: no plugin authenticates clients by PLAIN; the plugin sasl_users: set plugins",
+                "listen.sasl.mechanisms: no plugin authenticates clients by OAUTHBEARER; the plugin sasl_oauth: set p",
             ],
         ),
         (
