@@ -144,6 +144,15 @@ def changed_options(options: Mapping[str, Any]) -> Callable[[], None] | None:
 
 
 @hookspec
+def not_ready() -> str | None:
+    """Return why the proxy should get no new connections now; ``None`` if there is no reason.
+
+    Called each time that ``GET /readyz`` of the admin server is answered while clients are served. The page shows the
+    reason to anyone who can reach it. Must not block or change anything. An exception counts as no reason.
+    """
+
+
+@hookspec
 async def prepare_metrics() -> None:
     """Prepare metrics that take too long to compute in `collect_metrics`.
 

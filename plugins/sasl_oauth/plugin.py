@@ -95,6 +95,13 @@ class SaslOAuth:
         return OAuthClientExchange(self._tokens, credentials_of(settings))
 
     @hookimpl
+    def not_ready(self) -> str | None:
+        """Return that clients cannot authenticate, until the first keys were fetched."""
+        if self._refresher is None or self._refresher.keys is not None:
+            return None
+        return "the keys that verify clients' tokens have not been fetched yet"
+
+    @hookimpl
     def collect_metrics(self) -> Iterable[Metric]:
         """Return the numbers of fetches of keys and of requests for tokens, by outcome."""
         if self._refresher is not None:

@@ -48,7 +48,8 @@ class Operations:
 
     async def not_ready(self) -> list[str]:
         """Return the reasons why the proxy should get no traffic, none when it is ready: it is draining, its listeners
-        are not open, a thread of the data plane hangs, or the brokers would serve no client (`Dialler.problem`).
+        are not open, a thread of the data plane hangs, a plugin has a reason, or the brokers would serve no client
+        (`Dialler.problem`).
         """
         if self.draining:
             return ["the proxy is draining"]
@@ -64,7 +65,7 @@ class Operations:
             for upstream in {each.upstream.setting: each.upstream for each in self.shared.listeners}.values():
                 nursery.start_soon(ask, upstream)
         hanging = [self.hanging] if self.hanging else []
-        return hanging + sorted(problems)
+        return hanging + self.shared.hooks.not_ready() + sorted(problems)
 
     async def metrics(self) -> bytes:
         """Return the Prometheus page. Calls must not overlap.

@@ -382,6 +382,12 @@ class HookCalls:
         if any(answers) and self.quotas is not None:
             self.quotas.quotas_changed()
 
+    def not_ready(self) -> list[str]:
+        """Return the plugins' reasons why the proxy should get no new connections, with the plugins' names."""
+        asked = self._found.calls("not_ready", ())
+        answers = [(name, self._call_hook("not_ready", name, call)) for name, call in asked]
+        return [f"plugin {name}: {reason}" for name, reason in answers if reason is not None]
+
     async def prepare_metrics(self) -> None:
         """Call ``prepare_metrics`` of all plugins, one after the other."""
         for name, call in self._found.calls("prepare_metrics", ()):

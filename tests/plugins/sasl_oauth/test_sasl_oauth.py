@@ -23,6 +23,7 @@ from headrace.quota_callbacks.requests import Address, Connection
 from headrace.quota_callbacks.sasl import SaslRefused, UpstreamSasl
 from headrace.quota_callbacks.secret_sources import SecretSource
 from headrace.quota_callbacks.testing import make_context
+from tests.faults.waiting import wait_until
 from tests.plugins.sasl_identity.sasl_messages import bearer
 from tests.plugins.sasl_oauth.issuer import NOW_S, b64, claims, ec_key, key_set, rsa_key, token
 
@@ -186,6 +187,16 @@ def test_keys_from_a_server(configure: Configure, provider: IdentityProvider, au
     assert exchange_of(plugin).respond(bearer(token(claims()))).principal == "alice"
     assert len(provider.asked) == 1
     assert {each.labels["outcome"]: each.value for each in plugin.collect_metrics()} == {"fetched": 1, "failed": 0}
+
+
+def test_it_is_ready_from_the_first_keys_on(
+    configure: Configure, provider: IdentityProvider, authority: Authority
+) -> None:
+    assert configure({}).not_ready() is None, "it verifies no tokens"
+    plugin = configure({"jwks_url": f"{provider.url}/keys", "ca_file": str(authority.file), "audience": ["kafka"]})
+    assert plugin.not_ready() == "the keys that verify clients' tokens have not been fetched yet"
+    provider.serves(key_set(rsa_key()))
+    wait_until(lambda: plugin.not_ready() is None, "the keys are fetched")
 
 
 def test_before_the_first_keys() -> None:

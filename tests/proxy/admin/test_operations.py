@@ -17,6 +17,7 @@ from headrace.proxy.counters import AdminCounters
 from headrace.proxy.data_plane.thread_watch import ThreadWatch
 from headrace.proxy.network.listener import Listener
 from headrace.proxy.network.topology import Topology
+from headrace.quota_callbacks.hookspecs import HOOK_VERSION, hookimpl
 from tests.proxy.playbook import open_book
 
 if TYPE_CHECKING:
@@ -81,6 +82,33 @@ async def test_brokers_that_do_not_answer_are_named(
         assert await operations.not_ready() == reasons
         assert trio.current_time() - began_s == pytest.approx(ANSWER_S), "one waits for the other"
         assert near.asked + same.asked == far.asked == 1
+
+
+async def test_plugins_have_reasons_and_one_that_raises_has_none(autojump_clock: MockClock) -> None:
+    class Waits:
+        headrace_hooks = HOOK_VERSION
+        reason: str | None = "the list of teams is missing"
+
+        @hookimpl
+        def not_ready(self) -> str | None:
+            return self.reason
+
+    class Raises:
+        headrace_hooks = HOOK_VERSION
+
+        @hookimpl
+        def not_ready(self) -> str | None:
+            raise LookupError
+
+    waits = Waits()
+    async with open_book(plugins={"teams": waits, "broken": Raises()}) as book:
+        book.shared.listeners = (listener("listen", Brokers("upstream", answer=True)),)
+        operations = Operations(book.shared, [])
+        operations.serving = True
+        assert await operations.not_ready() == ["plugin teams: the list of teams is missing"]
+        assert book.shared.hooks.failures == {"broken": 1}
+        waits.reason = None
+        assert await operations.not_ready() == []
 
 
 async def test_a_thread_of_the_data_plane_that_hangs_is_named(autojump_clock: MockClock) -> None:

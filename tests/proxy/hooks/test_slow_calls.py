@@ -111,6 +111,7 @@ ON_THE_LOOP: dict[str, Callable[[HookCalls], object]] = {
     "connection_closed": lambda hooks: hooks.connection_closed(CONNECTION, None),
     "request_completed": lambda hooks: hooks.request_completed(request()),
     "requests_completed": lambda hooks: (hooks.request_completed(request()), hooks.completed.deliver()),
+    "not_ready": lambda hooks: hooks.not_ready(),
     "collect_metrics": lambda hooks: list(hooks.collect_metrics()),
 }
 """A call of each hook that is called while clients are served, on the event loop."""
