@@ -93,14 +93,14 @@ class Counters:
 class AdminCounters:
     """The counters of the admin server."""
 
-    __slots__ = ("certificate_expires_s", "connections", "refused")
+    __slots__ = ("connections", "expiries_s", "refused")
 
     def __init__(self) -> None:
         self.connections = 0
         """Connections that are open now."""
-        self.certificate_expires_s: float | None = None
-        """Time at which the first certificate of the admin server's chain expires, in seconds since 1970; None without
-        TLS."""
+        self.expiries_s: dict[str, float] = {}
+        """Times at which the first certificate of the admin server's chain (``certificate``) and of its
+        ``certificate authority`` expire, in seconds since 1970."""
         self.refused: dict[str, int] = {}
         """Requests that were refused and connections that were closed, by reason."""
 

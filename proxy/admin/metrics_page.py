@@ -15,6 +15,7 @@ from prometheus_client.registry import Collector
 
 from headrace.proxy.long_work import PacedList, collector_off
 from headrace.proxy.network.held_bytes import held
+from headrace.proxy.network.tls.renewal import expiries_s
 from headrace.proxy.output_queue import dropped_lines
 from headrace.quota_callbacks.api_keys import API_NAMES
 
@@ -157,21 +158,20 @@ class MetricsPage:
         }
         text = "Total number of TLS handshakes with clients, by result: full, resumed or failed."
         yield _labelled("tls_handshakes", text, "result", results)
-        times = {
-            context.setting: context.identity.expires.timestamp()
-            for context in self._shared.tls_contexts()
-            if context.identity is not None
+        tables = {context.setting: expiries_s(context) for context in self._shared.tls_contexts()}
+        tables["admin.tls"] = self._admin.expiries_s
+        kinds = {
+            "certificate": "a chain of the proxy",
+            "certificate authority": "the authorities that the proxy trusts",
         }
-        if self._admin.certificate_expires_s is not None:
-            times["admin.tls"] = self._admin.certificate_expires_s
-        metric = GaugeMetricFamily(
-            "headrace_tls_certificate_expiry_timestamp_seconds",
-            "Time at which the first certificate of a chain of the proxy expires, in seconds since 1970.",
-            labels=("table",),
-        )
-        for table, time_s in times.items():
-            metric.add_metric((table,), time_s)
-        yield metric
+        for kind, whose in kinds.items():
+            name = f"headrace_tls_{kind.replace(' ', '_')}_expiry_timestamp_seconds"
+            text = f"Time at which the first certificate of {whose} expires, in seconds since 1970."
+            metric = GaugeMetricFamily(name, text, labels=("table",))
+            for table, times in tables.items():
+                if kind in times:
+                    metric.add_metric((table,), times[kind])
+            yield metric
 
     def _byte_metrics(self) -> Iterator[Metric]:
         counters = self._shared.counters

@@ -19,7 +19,7 @@ from headrace.proxy.network.sockets import PlainSocket
 from headrace.proxy.network.tls.contexts import server_context
 from headrace.proxy.network.tls.files import TlsFileError
 from headrace.proxy.network.tls.hello_socket import NotTls
-from headrace.proxy.network.tls.renewal import CERTIFICATES_S, renew
+from headrace.proxy.network.tls.renewal import CERTIFICATES_S, expiries_s, renew
 from headrace.proxy.network.tls.subjects.principals import NoPrincipal, distinguished_name
 from headrace.proxy.network.tls.tls_socket import TlsSocket
 from headrace.proxy.wire.other_protocols import HTTP, other_protocol
@@ -68,8 +68,7 @@ class TlsHandshakes:
             await trio.sleep(CERTIFICATES_S)
 
     def _note_expiry(self) -> None:
-        identity = self._context.identity
-        self._counters.certificate_expires_s = identity.expires.timestamp() if identity is not None else None
+        self._counters.expiries_s = expiries_s(self._context)
 
     async def serve(self, stream: TlsStream, client: str, turns: TurnsByAddress, timeout_s: float) -> str | None:
         """Do the handshake; return the subject of the client's certificate, which was verified, if it has shown one.

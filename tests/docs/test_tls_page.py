@@ -216,11 +216,13 @@ def test_the_end_of_a_certificate_is_logged_as_documented(tmp_path: Path) -> Non
         for now in (expires - EXPIRES_SOON - timedelta(minutes=1), expires - EXPIRES_SOON, expires + timedelta(days=1)):
             context.check_expiry(now.astimezone(UTC))
     assert [each["event"] for each in logged] == ["the certificate expires soon", "the certificate has expired"]
+    assert "`the certificate authority expires soon`" in PAGE
     assert all(f"`{each['event']}`" in PAGE for each in logged)
 
 
 def test_the_metrics_are_there(tmp_path: Path) -> None:
-    config = listen_tls(Authority(tmp_path).broker_certificate())
+    authority = Authority(tmp_path)
+    config = listen_tls(authority.broker_certificate(), clients=authority.ca_file)
     with ProxyProcess("127.0.0.1:1", config=config) as proxy:
         page = proxy.get("/metrics")[1]
         openssl = " ".join(ssl.OPENSSL_VERSION.split()[:2])
@@ -242,10 +244,11 @@ def test_the_report_of_kernel_tls(monkeypatch: pytest.MonkeyPatch, problem: str 
     assert _shown_tls_library(config).endswith(f", {report}{f' {problem}' if problem else ''}")
 
 
-def test_the_alert_is_that_of_the_rules() -> None:
-    (alert,) = re.findall(r"^(headrace_tls_.* < .*)$", PAGE, re.MULTILINE)
+def test_the_alerts_are_those_of_the_rules() -> None:
+    alerts = re.findall(r"^(headrace_tls_.* < .*)$", PAGE, re.MULTILINE)
     rules = (ROOT / "docs" / "deploy" / "headrace.rules.yml").read_text(encoding="utf-8")
-    assert f"        expr: {alert}\n" in rules
+    assert alerts == re.findall(r"^        expr: (headrace_tls_.*)$", rules, re.MULTILINE)
+    assert len(alerts) == 2
 
 
 # --- failures ---

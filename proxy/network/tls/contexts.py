@@ -12,26 +12,24 @@ import ssl
 import threading
 import time
 from datetime import date, datetime, timedelta
-from typing import TYPE_CHECKING, Final
+from functools import partial
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import structlog
 
 from headrace.config.tables.tls import ClientCertificates, TlsVersion
-from headrace.proxy.network.tls.files import Identity, TlsFileError, load_authorities, read_identity, state_of
+from headrace.proxy.network.tls.files import TlsFileError, first_to_expire, load_authorities, read_identity, state_of
 from headrace.proxy.network.tls.rustls.configs import NotExpressible, rustls_client, rustls_server
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from typing import TypeAlias
 
     from cryptography import x509
 
     from headrace._engine import TlsConfig
     from headrace.config.tables.tls import ServerTls, UpstreamTls
+    from headrace.proxy.network.tls.files import Certificate, Identity
     from headrace.quota_callbacks.secret_sources import SecretSource
-
-    Created: TypeAlias = tuple[ssl.SSLContext, Identity | None, Callable[[], TlsConfig]]
-    """A context, the proxy's own certificate, and what creates the same configuration for rustls."""
 
 log = structlog.get_logger("headrace.tls")
 
@@ -53,6 +51,18 @@ KEYS_S: Final = 86_400.0
 (RFC 9325, section 3.4)."""
 _TICKETS: Final = 1
 """Session tickets for each full handshake of TLS 1.3. A client reconnects with one; OpenSSL's default is two."""
+
+
+class Created(NamedTuple):
+    """What is made of the files."""
+
+    context: ssl.SSLContext
+    identity: Identity | None
+    """The proxy's own certificate, if it has one."""
+    authority: Certificate | None
+    """Of the certificates in the file of authorities, the one that expires first; ``None`` without such a file."""
+    for_rustls: Callable[[], TlsConfig]
+    """Creates the same configuration for rustls. Raises `NotExpressible`."""
 
 
 class ServerSide(ssl.SSLObject):
@@ -81,7 +91,7 @@ class TlsContext:
         self._created_s = time.monotonic()
         self._lock = threading.Lock()
         self._failed: str | None = None
-        self._warned_on: date | None = None
+        self._warned_on: dict[str, date] = {}
         self.rustls: TlsConfig | None = None
         """The configuration for handshakes by rustls, with the same meaning as ``current``. If rustls does not support
         the newest settings, this is the latest configuration that it supported, for handshakes that began with it;
@@ -89,14 +99,29 @@ class TlsContext:
         self.uses_rustls = False
         """Whether rustls does the handshakes of new connections; otherwise OpenSSL."""
         self._prefers_rustls = False
-        self.current, self.identity, self._create_rustls = create()
-        """The context for new handshakes, and the proxy's own certificate, if it has one."""
+        self._created = create()
+
+    @property
+    def current(self) -> ssl.SSLContext:
+        """The context for new handshakes."""
+        return self._created.context
+
+    @property
+    def identity(self) -> Identity | None:
+        """The proxy's own certificate, if it has one."""
+        return self._created.identity
+
+    @property
+    def expiries(self) -> dict[str, Certificate]:
+        """The proxy's ``certificate``, and the ``certificate authority`` that expires first, as far as there are."""
+        found = {"certificate": self._created.identity, "certificate authority": self._created.authority}
+        return {kind: each for kind, each in found.items() if each is not None}
 
     def prefer_rustls(self) -> None:
         """Let rustls do the next handshakes, for the native data plane. If the settings cannot be expressed for it, log
         why, and go on with OpenSSL."""
         self._prefers_rustls = True
-        self._use(self._for_rustls(self._create_rustls))
+        self._use(self._for_rustls(self._created.for_rustls))
 
     def _for_rustls(self, create: Callable[[], TlsConfig]) -> TlsConfig | None:
         try:
@@ -111,12 +136,12 @@ class TlsContext:
         self.uses_rustls = config is not None
 
     def check_expiry(self, now: datetime) -> None:
-        """Log a warning, at most once a day, if the proxy's own certificate expires soon or has expired."""
-        if self.identity is None or self.identity.expires - now > EXPIRES_SOON or self._warned_on == now.date():
-            return
-        self._warned_on = now.date()
-        problem = "the certificate has expired" if self.identity.expires <= now else "the certificate expires soon"
-        log.warning(problem, table=self.setting, certificate=str(self.identity), file=self.identity.file)
+        """Log a warning, at most once a day for each kind of `expiries`, if one expires soon or has expired."""
+        for kind, certificate in self.expiries.items():
+            if certificate.expires - now <= EXPIRES_SOON and self._warned_on.get(kind) != now.date():
+                self._warned_on[kind] = now.date()
+                problem = f"the {kind} {'has expired' if certificate.expires <= now else 'expires soon'}"
+                log.warning(problem, table=self.setting, certificate=str(certificate), file=certificate.file)
 
     def reload_if_changed(self) -> bool:
         """Create the context again if one of the files has changed, or after `KEYS_S`; return whether it was replaced.
@@ -129,8 +154,8 @@ class TlsContext:
             if not is_new and time.monotonic() - self._created_s < KEYS_S:
                 return False
             try:
-                context, identity, create_rustls = self._create()
-                config = self._for_rustls(create_rustls) if self._prefers_rustls else None
+                created = self._create()
+                config = self._for_rustls(created.for_rustls) if self._prefers_rustls else None
             except Exception as error:  # noqa: BLE001 -- whatever the libraries raise, the proxy goes on
                 # One file may be new while the other is not; tried again the next time.
                 reason = str(error) if isinstance(error, TlsFileError) else f"{type(error).__name__}: {error}"
@@ -139,9 +164,10 @@ class TlsContext:
                     log.error("the new TLS files cannot be used; the old ones stay in use", reason=reason)  # noqa: TRY400
                 return False
             self._state, self._failed, self._created_s = state, None, time.monotonic()
-            self.current, self.identity, self._create_rustls = context, identity, create_rustls
+            self._created = created
             self._use(config)
         if is_new:
+            identity = created.identity
             log.info("TLS files loaded again", table=self.setting, certificate=str(identity) if identity else None)
         return True
 
@@ -171,10 +197,13 @@ def server_context(tls: ServerTls, setting: str, accepts_name: Callable[[str], b
         identity.load_into(context, setting)
         context.verify_mode = _CLIENT_CERTIFICATES[tls.client_certificates]
         authorities: list[x509.Certificate] = []
+        authority = None
         if tls.client_ca_file is not None and tls.client_certificates is not ClientCertificates.NONE:
             where = f"{setting}.client_ca_file"
             authorities = load_authorities(context, tls.client_ca_file, tls.client_ca_password, where)
-        return context, identity, lambda: rustls_server(tls, _suites(context), identity, authorities, accepts_name)
+            authority = first_to_expire(authorities, tls.client_ca_file, where)
+        for_rustls = partial(rustls_server, tls, _suites(context), identity, authorities, accepts_name)
+        return Created(context, identity, authority, for_rustls)
 
     named = (tls.certificate_file, tls.key_file, tls.client_ca_file)
     return TlsContext(setting, _with_secrets(named, tls.key_password, tls.client_ca_password), create)
@@ -188,15 +217,19 @@ def client_context(tls: UpstreamTls, setting: str) -> TlsContext:
         _restrict(context, tls.min_version, tls.ciphers, setting)
         context.check_hostname = tls.verify_names
         authorities: list[x509.Certificate] | None = None
+        authority = None
         if tls.ca_file is None:
             context.load_default_certs(ssl.Purpose.SERVER_AUTH)
         else:
-            authorities = load_authorities(context, tls.ca_file, tls.ca_password, f"{setting}.ca_file")
+            where = f"{setting}.ca_file"
+            authorities = load_authorities(context, tls.ca_file, tls.ca_password, where)
+            authority = first_to_expire(authorities, tls.ca_file, where)
         identity = None
         if tls.certificate_file is not None:
             identity = read_identity(tls.certificate_file, tls.key_file, tls.key_password, setting)
             identity.load_into(context, setting)
-        return context, identity, lambda: rustls_client(tls, _suites(context), identity, authorities)
+        for_rustls = partial(rustls_client, tls, _suites(context), identity, authorities)
+        return Created(context, identity, authority, for_rustls)
 
     named = (tls.certificate_file, tls.key_file, tls.ca_file)
     return TlsContext(setting, _with_secrets(named, tls.key_password, tls.ca_password), create)

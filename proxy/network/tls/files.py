@@ -57,19 +57,25 @@ class TlsFileError(Exception):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Identity:
-    """The proxy's own certificate with its chain, and its private key."""
+class Certificate:
+    """What messages and metrics say of a certificate."""
 
     subject: str
     expires: datetime
-    """The time at which the first certificate of the chain expires, in UTC."""
+    """In UTC."""
     serial: str
-    pem: bytes = field(repr=False)
-    """The certificates, the proxy's own first, and the private key without encryption."""
     file: str
 
     def __str__(self) -> str:
         return f"{self.subject}, serial {self.serial}, until {self.expires:%Y-%m-%d %H:%M} UTC"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Identity(Certificate):
+    """The proxy's own certificate with its chain, and its private key. It expires when the first of the chain does."""
+
+    pem: bytes = field(repr=False)
+    """The certificates, the proxy's own first, and the private key without encryption."""
 
     def load_into(self, context: ssl.SSLContext, setting: str) -> None:
         """Use this identity in ``context``; ``setting`` is the table with its files. Raises `TlsFileError`."""
@@ -103,6 +109,18 @@ def read_identity(certificate_file: str, key_file: str | None, password: SecretS
             serial=f"{chain[0].serial_number:x}",
             pem=b"".join(each.public_bytes(Encoding.PEM) for each in chain) + key,
             file=certificate_file,
+        )
+
+
+def first_to_expire(authorities: Sequence[x509.Certificate], file: str, setting: str) -> Certificate:
+    """Return the one of the certificates in a file that expires first. Raises `TlsFileError`."""
+    with _reading(f'{setting} = "{file}"', "it has a certificate that is malformed"):
+        first = min(authorities, key=lambda each: each.not_valid_after_utc)
+        return Certificate(
+            subject=first.subject.rfc4514_string(),
+            expires=first.not_valid_after_utc,
+            serial=f"{first.serial_number:x}",
+            file=file,
         )
 
 

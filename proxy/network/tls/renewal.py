@@ -19,6 +19,11 @@ CERTIFICATES_S: Final = 5.0
 """Seconds between two checks of the certificate files."""
 
 
+def expiries_s(context: TlsContext) -> dict[str, float]:
+    """Return when the certificates of `TlsContext.expiries` expire, in seconds since 1970."""
+    return {kind: each.expires.timestamp() for kind, each in context.expiries.items()}
+
+
 async def renew(contexts: Iterable[TlsContext]) -> None:
     """Check the files of each context once. *Cancellation:* a file system that hangs delays nothing."""
     for context in contexts:

@@ -28,6 +28,7 @@ from headrace.proxy.data_plane.native import is_installed
 from headrace.proxy.network.tls import contexts
 from headrace.proxy.network.tls.contexts import EXPIRES_SOON, client_context, server_context
 from headrace.proxy.network.tls.files import TlsFileError
+from headrace.proxy.network.tls.renewal import expiries_s
 from headrace.proxy.network.tls.rustls.sockets import RustlsSocket, socket_kind
 from headrace.proxy.network.tls.tls_socket import TlsSocket
 from testbed.kafka.certificates import PASSWORD, Authority
@@ -432,3 +433,35 @@ def test_the_end_of_a_certificate_is_logged_once_a_day(certificate: Certificate)
         "the certificate has expired",
     ]
     assert lines[0]["table"] == "listen.tls"
+
+
+def test_the_first_end_of_an_authority_is_logged(tmp_path: Path, certificate: Certificate) -> None:
+    """Of a file with several authorities, that of the first; beside that of the certificate, which is its own."""
+    now = datetime.now(UTC)
+    ends = [now + timedelta(days=days) for days in (400, 3, 9)]
+    file = tmp_path / "authorities.pem"
+    file.write_bytes(b"".join(authority_until(end).public_bytes(Encoding.PEM) for end in ends))
+    tls = ListenTls.model_validate(
+        {
+            "certificate_file": str(certificate.keystore_file),
+            "client_certificates": "required",
+            "client_ca_file": str(file),
+        }
+    )
+    upstream = UpstreamTls.model_validate({"enabled": True, "ca_file": str(file)})
+    for context in (server_context(tls, "listen.tls", lambda _: True), client_context(upstream, "upstream.tls")):
+        assert expiries_s(context)["certificate authority"] == int(ends[1].timestamp())
+        with capture_logs() as lines:
+            for _ in range(2):
+                context.check_expiry(now)
+        [line] = lines
+        assert line["event"] == "the certificate authority expires soon"
+        assert (line["table"], line["file"]) == (context.setting, str(file))
+
+
+def authority_until(end: datetime) -> x509.Certificate:
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, f"until {end:%Y-%m-%d}")])
+    builder = x509.CertificateBuilder(name, name, key.public_key(), x509.random_serial_number())
+    builder = builder.not_valid_before(datetime(2026, 1, 1, tzinfo=UTC)).not_valid_after(end)
+    return builder.add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True).sign(key, SHA256())
