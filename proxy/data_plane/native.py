@@ -7,6 +7,7 @@ by the server. `headrace.proxy.connection.native.relay` gives connections to it,
 
 from __future__ import annotations
 
+import math
 from importlib import import_module
 from typing import TYPE_CHECKING, Final, Protocol
 
@@ -116,6 +117,8 @@ class NativeDataPlane:
         """The bytes that the connections held when all of them were counted."""
         self._unreviewed: list[Relayed] = []
         """The connections whose terms may be others since the last change of quotas."""
+        self._pause = trio.CancelScope()
+        """The scope in which `run` waits."""
         self._rules = self._current_rules()
         if hooks.quotas is not None:
             hooks.quotas.on_change = self._quotas_changed
@@ -179,7 +182,7 @@ class NativeDataPlane:
                     self.watch.end()
                     self._wakes = trio.Event()
                     await self._wakes.wait()
-                with trio.move_on_after(0 if self._unreviewed else COLLECT_S):
+                with trio.move_on_after(0 if self._unreviewed else COLLECT_S) as self._pause:
                     await trio.lowlevel.wait_readable(self.engine.fileno())
                 self._collect()
                 self._review()
@@ -235,6 +238,8 @@ class NativeDataPlane:
         self.meters.suspend()
         self._unreviewed = list(self._connections.values())
         self._review()
+        if self._unreviewed:
+            self._pause.deadline = -math.inf  # the others follow in the next turns
 
     def _review(self) -> None:
         """Review some connections; charge again after the last one."""

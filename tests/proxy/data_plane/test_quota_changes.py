@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import trio
 
-from headrace.proxy.data_plane.native import REVIEWED_AT_ONCE, NativeDataPlane
+from headrace.proxy.data_plane.native import COLLECT_S, REVIEWED_AT_ONCE, NativeDataPlane
 from headrace.quota_callbacks.entities import QuotaEntity, QuotaKey
 from tests.proxy.data_plane.wire import needs_engine
 from tests.proxy.playbook import open_book
@@ -43,13 +43,14 @@ async def test_nothing_is_charged_until_all_are_reviewed(autojump_clock: MockClo
             data_plane.add(each, each)
         granted: list[int] = []
         meter._engine = Grants(data_plane.engine, granted)
-        shared.hooks.quotas.quotas_changed()
-        assert sum(each.reviews for each in connections) == REVIEWED_AT_ONCE
-        data_plane.meters.grant()
-        assert granted == []
         async with trio.open_nursery() as nursery:
             nursery.start_soon(data_plane.run)
-            while not granted:
+            await trio.sleep(3.5 * COLLECT_S)
+            shared.hooks.quotas.quotas_changed()
+            assert sum(each.reviews for each in connections) == REVIEWED_AT_ONCE
+            data_plane.meters.grant()
+            assert granted == []
+            for _ in range(20):  # turns of the loop, in which no time passes
                 await trio.lowlevel.checkpoint()
             assert [each.reviews for each in connections] == [1] * len(connections)
             assert granted == [10_000_000]
