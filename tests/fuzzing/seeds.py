@@ -240,6 +240,9 @@ TEXTS: Final[dict[str, dict[str, bytes]]] = {
     "price_sheet": {
         "seed prices": b'\1currency = "EUR"\nper_gib_produced = 0.05\n[teams.payments]\ndiscount_percent = 15\n'
     },
+    "budget_file": {
+        "seed budgets": b'\1currency = "EUR"\n[teams.payments]\namount = 500\nalert_percent = [50, 80, 100]\n'
+    },
     "trace_lines": {
         "seed event": b'\1{"t": 0, "user": "alice", "client_id": "c", "op": "produce", "amount": 100}',
         "seed change": b'\1{"t": 1, "alter": {"entity": {"user": "a"}, "set": {"producer_byte_rate": 5}}}',

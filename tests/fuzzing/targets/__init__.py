@@ -11,7 +11,14 @@ from typing import TYPE_CHECKING, Final
 from headrace.proxy.data_plane.native import is_installed
 from tests.fuzzing.targets.admin import admin_http
 from tests.fuzzing.targets.authorization import authorization
-from tests.fuzzing.targets.configuration import cost_file, document, environment, price_sheet, quota_tables
+from tests.fuzzing.targets.configuration import (
+    budget_file,
+    cost_file,
+    document,
+    environment,
+    price_sheet,
+    quota_tables,
+)
 from tests.fuzzing.targets.frames import reply_heads, request_heads, scan_frames
 from tests.fuzzing.targets.messages import (
     codec,
@@ -78,6 +85,7 @@ TARGETS: Final[dict[str, Target]] = {
     "environment": environment,
     "cost_file": cost_file,
     "price_sheet": price_sheet,
+    "budget_file": budget_file,
     "quota_tables": quota_tables,
     "admin_http": admin_http,
     "usage_rows": usage_rows,

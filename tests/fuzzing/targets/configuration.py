@@ -1,10 +1,10 @@
-"""Targets: the configuration as TOML, environment variables and flags; price sheets and cost files, read alike."""
+"""Targets: the configuration as TOML, environment variables and flags; price sheets, budgets and cost files."""
 
 from __future__ import annotations
 
 import tempfile
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from headrace.config.check import summary
 from headrace.config.keys import keys
@@ -16,10 +16,14 @@ from headrace.config.schema import Config
 from headrace.pipeline.analysis.prices import read_prices
 from headrace.pipeline.analysis.quota_files import as_toml
 from headrace.pipeline.errors import InputError
+from headrace.pipeline.finops.budget_files import read_budgets
 from headrace.quota_callbacks.builtin.cost_files import load_costs
 from headrace.quota_callbacks.definitions import check_quota_value
 from headrace.quota_callbacks.entities import QuotaEntity, QuotaKey
 from tests.fuzzing.choices import Choices
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
 
 LEAVES: Final = tuple(keys(Config))
 VALUES: Final = (
@@ -144,23 +148,32 @@ def cost_file(data: bytes) -> None:
 
 def price_sheet(data: bytes) -> None:
     """Read a price sheet."""
+    names = (
+        "currency",
+        "per_gib_produced",
+        "per_thread_hour",
+        "minimum",
+        "discount_percent",
+        "\n[teams.t]\nminimum",
+        "\n[shared.s]\namount",
+        "split",
+    )
+    _read_decimals(data, names, read_prices)
+
+
+def budget_file(data: bytes) -> None:
+    """Read a file of budgets."""
+    _read_decimals(data, ("currency", "\n[teams.t]\namount", "amount", "alert_percent", "cluster"), read_budgets)
+
+
+def _read_decimals(data: bytes, names: Sequence[str], read: Callable[[str], object]) -> None:
     choices = Choices(data)
     if choices.flag():
         text = choices.rest()
     else:
-        names = (
-            "currency",
-            "per_gib_produced",
-            "per_thread_hour",
-            "minimum",
-            "discount_percent",
-            "\n[teams.t]\nminimum",
-            "\n[shared.s]\namount",
-            "split",
-        )
         text = "\n".join(f"{choices.pick(names)} = {_value(choices)}" for _ in range(choices.byte() % 8)).encode()
     try:
-        read_prices(_written(text))
+        read(_written(text))
     except InputError as error:
         _check_report(error)
 
