@@ -177,25 +177,11 @@ def measured(run: Run, kinds: Sequence[str]) -> dict[str, dict[str, float]]:
     return rates
 
 
-def assert_alike(rates: dict[str, dict[str, float]], tolerance: float) -> None:
+def assert_alike(rates: dict[str, dict[str, float]]) -> None:
     for kind, rate in rates.items():
         assert 0.8 * LIMIT < rate["direct"] < 1.1 * LIMIT, f"{kind}: the broker's quota did not decide the rate"
         ratio = rate["proxied"] / rate["direct"]
-        assert abs(ratio - 1) <= tolerance, f"{kind}: the proxy lets through {ratio:.3f} of what the broker does"
-
-
-SHORT_RUN = Run(samples=3, settle_s=3.0, window_s=10.0, cycle_s=4.0, unit_bytes=98_304)
-"""A window of three seconds has a cycle of three or four, so that a few seconds hold several."""
-
-SHORT_TOLERANCE: Final = 0.15
-"""Ten seconds hold three bursts of 4 MiB, and where they fall is decided by the scheduling of eight clients, a broker
-and a proxy on two cores: on a busy machine single runs were up to 0.14 apart. Minutes are held to 5 %.
-"""
-
-
-@pytest.mark.exhaustive
-def test_the_proxy_lets_through_what_a_broker_does() -> None:
-    assert_alike(measured(SHORT_RUN, list(CLIENTS)), SHORT_TOLERANCE)
+        assert abs(ratio - 1) <= TOLERANCE, f"{kind}: the proxy lets through {ratio:.3f} of what the broker does"
 
 
 MINUTES = Run(samples=11, settle_s=12.0, window_s=60.0, cycle_s=24.0, unit_bytes=65_536)
@@ -205,7 +191,7 @@ MINUTES = Run(samples=11, settle_s=12.0, window_s=60.0, cycle_s=24.0, unit_bytes
 @pytest.mark.soak
 @pytest.mark.timeout(600)
 def test_the_proxy_lets_through_what_a_broker_does_for_minutes() -> None:
-    assert_alike(measured(MINUTES, list(CLIENTS)), TOLERANCE)
+    assert_alike(measured(MINUTES, list(CLIENTS)))
 
 
 @pytest.mark.soak
