@@ -82,7 +82,7 @@ def test_quotas_are_applied_to_the_days_after(lake: Lake) -> None:
         "producer_byte_rate = 1500000 of user=grows (quota of user=grows): throttled in 1 of 2 seconds, refused in 0,"
         " for at most" in result.output
     )
-    rows = lake.read("backtest", schemas.BACKTEST).orderBy("user").collect()
+    rows = lake.read_of_cluster("backtest", schemas.BACKTEST, "cluster-1").orderBy("user").collect()
     assert [(row.user, row.client_id, row.entity, row.quota) for row in rows] == [
         ("grows", None, "user=grows", 1_500_000), ("steady", None, "user=steady", 1_500_000),
     ]  # fmt: skip
@@ -106,7 +106,7 @@ def test_the_table_is_never_of_other_quotas(lake: Lake, days: tuple[str, ...], w
     run(lake, *DAYS, "--cluster", "cluster-1")
     result = run(lake, "--cluster", "cluster-1", *days)
     assert f"the table backtest has no rows of this cluster: {why}" in result.output
-    assert lake.read("backtest", schemas.BACKTEST).count() == 0
+    assert lake.read_of_cluster("backtest", schemas.BACKTEST, "cluster-1").count() == 0
     assert lake.read_of_cluster("recommendations", schemas.RECOMMENDATIONS, "cluster-1").count() > 0
 
 

@@ -72,7 +72,7 @@ def test_it_follows_until_a_signal(spark: SparkSession, tmp_path: Path) -> None:
         try:
             for number in (1, 2, 3):
                 write_lines(folder / f"usage-a-{number}.jsonl", record(NOW - 60, sequence=number))
-                wait_until(partial(has_taken, lake, number), f"{number} records are there", 180, poll_s=1)
+                wait_until(partial(has_taken, lake, number), f"{number} records are there", 600, poll_s=2)
             following.send_signal(signal.SIGTERM)
             _, said = following.communicate(timeout=120)
         finally:
