@@ -290,7 +290,7 @@ def test_the_native_data_plane_is_in_the_line(
 ) -> None:
     monkeypatch.setitem(sys.modules, EXTENSION, None)
     servers = f'upstream.bootstrap_servers = ["{UNREACHABLE}"]\nlisten.address = "127.0.0.1:9192"'
-    _print_ready(loads(f"{setting}\n{servers}", "headrace.toml"), None, reached=True)
+    _print_ready(loads(f"{setting}\n{servers}", "headrace.toml"), None, unreached=[])
     assert capsys.readouterr().out.endswith(f", upstream {UNREACHABLE}{shown}\n")
 
 

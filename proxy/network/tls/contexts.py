@@ -12,7 +12,6 @@ import ssl
 import threading
 import time
 from datetime import date, datetime, timedelta
-from functools import partial
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import structlog
@@ -202,7 +201,10 @@ def server_context(tls: ServerTls, setting: str, accepts_name: Callable[[str], b
             where = f"{setting}.client_ca_file"
             authorities = load_authorities(context, tls.client_ca_file, tls.client_ca_password, where)
             authority = first_to_expire(authorities, tls.client_ca_file, where)
-        for_rustls = partial(rustls_server, tls, _suites(context), identity, authorities, accepts_name)
+
+        def for_rustls() -> TlsConfig:
+            return rustls_server(tls, _suites(context), identity, authorities, accepts_name)
+
         return Created(context, identity, authority, for_rustls)
 
     named = (tls.certificate_file, tls.key_file, tls.client_ca_file)
@@ -228,7 +230,10 @@ def client_context(tls: UpstreamTls, setting: str) -> TlsContext:
         if tls.certificate_file is not None:
             identity = read_identity(tls.certificate_file, tls.key_file, tls.key_password, setting)
             identity.load_into(context, setting)
-        for_rustls = partial(rustls_client, tls, _suites(context), identity, authorities)
+
+        def for_rustls() -> TlsConfig:
+            return rustls_client(tls, _suites(context), identity, authorities)
+
         return Created(context, identity, authority, for_rustls)
 
     named = (tls.certificate_file, tls.key_file, tls.ca_file)
