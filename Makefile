@@ -129,7 +129,7 @@ checks: lint types imports
 test: $(STAMP)
 	@$(SIDE_BY_SIDE) checks-and-pipeline unit-tests-as-they-run
 
-# With a smaller share of the processors than the other tests have, the longest first. The output of each target comes at its end.
+# With a smaller share of the processors than the other tests, the longest first. The output of a target comes at its end.
 checks-and-pipeline: $(STAMP)
 	@nice -n 2 $(SIDE_BY_SIDE) --output-sync=target pipeline-tests checks engine-tests
 

@@ -38,6 +38,7 @@ EXHAUSTIVE_FIXTURES = {"kafka39", "front39", "quick39"}
 SHARED_CLUSTERS = {"kafka", "kafka3", "secure_kafka"}
 """Modules with tests that use one of them get the marker ``cluster``, and so do the tests of clients."""
 PARAMETER = re.compile(rf"\b({'|'.join(SHARED_CLUSTERS)}): ")
+"""A shared cluster as a parameter of a test or fixture, which always has a type."""
 LONGEST_FIRST = ("clients", "faults")
 """Folders that two processes begin with, so that neither is left with much when the other has ended."""
 ONE_PROCESS = ("tests/clients/",)
@@ -51,7 +52,7 @@ settings.load_profile("quick")
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """Leave out, unread, the modules that can have no test with a shared cluster, where only such tests are wanted.
+    """Do not import modules that can have no test with a shared cluster, if only such tests are wanted.
 
     Importing all modules takes some 25 seconds in a new clone.
     """
@@ -62,13 +63,13 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 
 @cache
 def may_share_a_cluster(path: Path) -> bool:
-    """Return whether a module is of the tests of clients, or it or a ``conftest.py`` of its folders below `TESTS` has
-    a parameter with the name of a shared cluster."""
+    """Return whether a module is one of the tests of clients, or has a parameter with the name of a shared cluster,
+    itself or in a ``conftest.py`` of its folders below `TESTS`."""
     if not path.is_relative_to(TESTS) or folder_of(path) == "clients":
         return True
     folders = [folder for folder in path.parents if folder != TESTS and folder.is_relative_to(TESTS)]
     sources = [path, *(folder / "conftest.py" for folder in folders)]
-    return any(source.exists() and PARAMETER.search(source.read_text()) for source in sources)
+    return any(source.exists() and PARAMETER.search(source.read_text(encoding="utf-8")) for source in sources)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -59,7 +59,7 @@ class Created(NamedTuple):
     identity: Identity | None
     """The proxy's own certificate, if it has one."""
     authority: Certificate | None
-    """Of the certificates in the file of authorities, the one that expires first; ``None`` without such a file."""
+    """The certificate in the file of authorities that expires first; ``None`` without such a file."""
     for_rustls: Callable[[], TlsConfig]
     """Creates the same configuration for rustls. Raises `NotExpressible`."""
 

@@ -58,7 +58,7 @@ class TlsFileError(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Certificate:
-    """What messages and metrics say of a certificate."""
+    """A certificate, as messages and metrics describe it."""
 
     subject: str
     expires: datetime
@@ -72,7 +72,7 @@ class Certificate:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Identity(Certificate):
-    """The proxy's own certificate with its chain, and its private key. It expires when the first of the chain does."""
+    """The proxy's own certificate with its chain, and its private key; ``expires`` is the earliest end in the chain."""
 
     pem: bytes = field(repr=False)
     """The certificates, the proxy's own first, and the private key without encryption."""
@@ -113,7 +113,7 @@ def read_identity(certificate_file: str, key_file: str | None, password: SecretS
 
 
 def first_to_expire(authorities: Sequence[x509.Certificate], file: str, setting: str) -> Certificate:
-    """Return the one of the certificates in a file that expires first. Raises `TlsFileError`."""
+    """Return the certificate that expires first, of those in a file of authorities. Raises `TlsFileError`."""
     with _reading(f'{setting} = "{file}"', "it has a certificate that is malformed"):
         first = min(authorities, key=lambda each: each.not_valid_after_utc)
         return Certificate(

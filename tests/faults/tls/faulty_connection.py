@@ -124,7 +124,7 @@ class FaultyConnection:
             self._send(data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :])
             return
         instead = _INSTEAD.get(fault.kind, b"")
-        while at and data[at : at + 1] == instead[:1]:  # the byte that would come anyway is no fault
+        while at and data[at : at + 1] == instead[:1]:  # the same byte would be no fault
             at -= 1
         self._socket.sendall(data[:at] + instead)
         if fault.kind is Kind.RESET:

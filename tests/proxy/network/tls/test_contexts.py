@@ -436,7 +436,7 @@ def test_the_end_of_a_certificate_is_logged_once_a_day(certificate: Certificate)
 
 
 def test_the_first_end_of_an_authority_is_logged(tmp_path: Path, certificate: Certificate) -> None:
-    """Of a file with several authorities, that of the first; beside that of the certificate, which is its own."""
+    """If a file has several authorities, the warning is about the one with the earliest end."""
     now = datetime.now(UTC)
     ends = [now + timedelta(days=days) for days in (400, 3, 9)]
     file = tmp_path / "authorities.pem"
