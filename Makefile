@@ -26,8 +26,8 @@ VALGRIND_OPTIONS := --quiet --error-exitcode=1 --leak-check=full --show-leak-kin
 # Two targets at the same time.
 SIDE_BY_SIDE := $(MAKE) --no-print-directory -j2
 
-# Hashes of the files for all platforms. Of 3.11, releases from 3.11.5 on: a tool for the documentation requires it.
-PIN := $(BIN)/uv pip compile --quiet --universal --python-version 3.11.5 --generate-hashes --no-annotate --no-header \
+# Hashes of the files for all platforms, for the first release of Python 3.11 and all newer ones.
+PIN := $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-annotate --no-header \
 	--no-emit-index-url --no-emit-find-links --constraint constraints.txt pyproject.toml
 
 .PHONY: help demo test checks-and-pipeline unit-tests-as-they-run test-all lint async-lint types imports checks unit \

@@ -36,7 +36,7 @@ from headrace.quota_callbacks.options import (
     choice,
     faults_of,
     fields_by_key,
-    misfits,
+    validation_error,
     whole,
 )
 from headrace.quota_callbacks.policies import EnforcementMode, NewConnections, Quota, QuotaPolicy
@@ -115,7 +115,7 @@ def parse_entity(raw: object) -> QuotaEntity:
     if IP in names and len(names) > 1:
         faults.append(Fault(path=(IP,), rule="an ip stands alone, without a user and a client-id", found=raw[IP]))
     if faults:
-        raise misfits(faults)
+        raise validation_error(faults)
     return QuotaEntity.of(names)
 
 
@@ -297,7 +297,7 @@ class ConfiguredQuota(Section, json_schema_extra=_between_keys):
         except ValidationError as error:
             faults = [*faults_of(error, cls), *faults]
         if faults:
-            raise misfits(faults)
+            raise validation_error(faults)
         return quota
 
     def limits(self) -> dict[str, float]:
@@ -365,7 +365,7 @@ def _faults_between_keys(table: Mapping[str, object]) -> Iterator[Fault]:
 def _read_tables(raw: Any, _read: object) -> tuple[ConfiguredQuota, ...]:
     """Read all tables. A limit that is set twice for an entity is an error."""
     if not isinstance(raw, list | tuple):
-        raise misfits([Fault(rule="expected tables, each headed [[quotas]]", found=raw)])
+        raise validation_error([Fault(rule="expected tables, each headed [[quotas]]", found=raw)])
     quotas: list[ConfiguredQuota] = []
     faults: list[Fault] = []
     first_set: dict[tuple[QuotaEntity, str], int] = {}
@@ -383,7 +383,7 @@ def _read_tables(raw: Any, _read: object) -> tuple[ConfiguredQuota, ...]:
                 rule = f"set twice for {quota.entity}"
                 faults.append(Fault(path=(index, key), rule=rule, first=(first, key)))
     if faults:
-        raise misfits(faults)
+        raise validation_error(faults)
     return tuple(quotas)
 
 

@@ -178,7 +178,7 @@ def admin_has_tokens(
     if shown is ClientCertificates.NONE or not authorizes:
         rule = (
             f'required, since admin.listen ("{admin}") is neither a loopback address nor a Unix socket, and clients do '
-            "not prove themselves by certificates (admin.tls.client_certificates); expected the path of a file with a "
+            "not authenticate by certificates (admin.tls.client_certificates); expected the path of a file with a "
             "token"
         )
         yield Fault(path=("admin", "token_file"), rule=rule)

@@ -15,15 +15,16 @@ from dataclasses import dataclass
 from decimal import Decimal
 from fractions import Fraction
 from itertools import pairwise
-from typing import TYPE_CHECKING, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
 
 from headrace.quota_callbacks.options import Parsed
 from headrace.quota_callbacks.requests import Address
 from headrace.quota_callbacks.value_texts import toml_text
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
+NumberT = TypeVar("NumberT", int, float)
 Network: TypeAlias = ipaddress.IPv4Network | ipaddress.IPv6Network
 
 PORT_MAX: Final = 65535
@@ -334,44 +335,36 @@ def id_ranges() -> Parsed:
 
 def duration(lowest: str, highest: str) -> Parsed:
     """Return the annotation for a duration in seconds between two bounds, both included."""
-    lowest_s, highest_s = parse_duration_s(lowest), parse_duration_s(highest)
-
-    def parse(raw: object) -> float:
-        with _without_reason():
-            duration_s = parse_duration_s(raw)
-            if lowest_s <= duration_s <= highest_s:
-                return duration_s
-        raise ValueError
-
-    units = ", ".join(DURATION_UNITS)
-    seconds = {"type": "number", "minimum": lowest_s, "maximum": highest_s}
-    return Parsed(
-        f'a duration such as "10s" ({units}) or a number of seconds, from {lowest} to {highest}',
-        parse,
-        {"oneOf": [{"type": "string", "pattern": f"^{DURATION_PATTERN}$"}, seconds]},
-        format_duration,
-    )
+    described = f'a duration such as "10s" ({", ".join(DURATION_UNITS)}) or a number of seconds'
+    number = {"type": "number", "minimum": parse_duration_s(lowest), "maximum": parse_duration_s(highest)}
+    return _with_unit(described, lowest, highest, parse_duration_s, DURATION_PATTERN, number, format_duration)
 
 
 def size(lowest: str, highest: str) -> Parsed:
     """Return the annotation for a size in bytes between two bounds, both included."""
-    lowest_bytes, highest_bytes = parse_size_bytes(lowest), parse_size_bytes(highest)
+    described = f'a size such as "64MiB" ({", ".join(SIZE_UNITS)}) or a number of bytes'
+    number = {"type": "integer", "minimum": parse_size_bytes(lowest), "maximum": parse_size_bytes(highest)}
+    return _with_unit(described, lowest, highest, parse_size_bytes, SIZE_PATTERN, number, format_size)
 
-    def parse(raw: object) -> int:
+
+def _with_unit(
+    described: str,
+    lowest: str,
+    highest: str,
+    parse: Callable[[object], NumberT],
+    pattern: str,
+    number: dict[str, Any],
+    text_of: Callable[[NumberT], str],
+) -> Parsed:
+    def parse_bounded(raw: object) -> NumberT:
         with _without_reason():
-            size_bytes = parse_size_bytes(raw)
-            if lowest_bytes <= size_bytes <= highest_bytes:
-                return size_bytes
+            value = parse(raw)
+            if number["minimum"] <= value <= number["maximum"]:
+                return value
         raise ValueError
 
-    units = ", ".join(SIZE_UNITS)
-    number = {"type": "integer", "minimum": lowest_bytes, "maximum": highest_bytes}
-    return Parsed(
-        f'a size such as "64MiB" ({units}) or a number of bytes, from {lowest} to {highest}',
-        parse,
-        {"oneOf": [{"type": "string", "pattern": f"^{SIZE_PATTERN}$"}, number]},
-        format_size,
-    )
+    schema = {"oneOf": [{"type": "string", "pattern": f"^{pattern}$"}, number]}
+    return Parsed(f"{described}, from {lowest} to {highest}", parse_bounded, schema, text_of)
 
 
 def _text(raw: object) -> str:

@@ -7,7 +7,6 @@ call; they are imported when a command needs them, so that ``--help`` is fast.
 from __future__ import annotations
 
 import os
-import ssl
 import sys
 from functools import partial
 from importlib import import_module
@@ -17,31 +16,15 @@ from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 import click
-import trio
 
-from headrace.config.check import check
-from headrace.config.loading import load
 from headrace.config.overrides import FLAGS
-from headrace.config.problems import ConfigError
-from headrace.config.schema import DataPlane
-from headrace.config.values import count_threads
 from headrace.proxy.admin.command_options import reaches_admin
-from headrace.proxy.errors import PluginConfigurationError, StartupError
-from headrace.proxy.hooks.loading import installed_plugins
-from headrace.proxy.logs import configure_logs
-from headrace.proxy.output_queue import queued_output
-from headrace.proxy.server.preflight import loaded_rules, plugin_faults, problems_of, warnings_of
-from headrace.proxy.server.service_manager import READY, ServiceManager
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from headrace.config.schema import Config
-    from headrace.config.tables.admin import AdminAddress
-    from headrace.config.tables.listeners import ListenerTables
-    from headrace.config.tables.tls import ServerTls
-    from headrace.proxy.admin.client import AdminClient
-    from headrace.proxy.server.server import Server
+    from headrace.proxy.admin.client import AdminServerClient
     from headrace.quota_callbacks.options import Fault
 
 CONFIG_FILE = click.Path(dir_okay=False, path_type=Path)
@@ -136,6 +119,14 @@ def run(path: Path | None, **options: Any) -> None:
     Every key of the file can also be set by an environment variable: HEADRACE_LISTEN__ADDRESS sets listen.address.
     Options take precedence over variables, and variables over the file.
     """
+    from headrace.config.loading import load
+    from headrace.config.problems import ConfigError
+    from headrace.proxy.errors import PluginConfigurationError, StartupError
+    from headrace.proxy.hooks.loading import installed_plugins
+    from headrace.proxy.logs import configure_logs
+    from headrace.proxy.server.command import run_server
+    from headrace.proxy.server.preflight import plugin_faults
+
     flags = {key.replace("__", "."): value for key, value in options.items() if value not in (None, ())}
 
     def load_again() -> Config:
@@ -144,7 +135,7 @@ def run(path: Path | None, **options: Any) -> None:
     try:
         config = load_again()
         configure_logs(config.log)
-        _run(config, load_again if path is not None else None)
+        run_server(config, load_again if path is not None else None)
     except (ConfigError, StartupError) as error:
         at_start = error.faults if isinstance(error, PluginConfigurationError) else ()
 
@@ -158,106 +149,20 @@ def run(path: Path | None, **options: Any) -> None:
         _fail(str(error))
 
 
-def _run(config: Config, load_again: Callable[[], Config] | None) -> None:
-    manager = ServiceManager()
-    with queued_output(max_lines=config.log.max_queued_lines, max_bytes=config.log.max_queued_bytes):
-        from headrace.proxy.server.running import run_loop
-        from headrace.proxy.server.server import Server
-
-        run_loop(partial(_serve, Server(config, load=load_again), manager))
-
-
-async def _serve(server: Server, manager: ServiceManager) -> None:
-    def on_ready(_: Server) -> None:
-        _print_ready(server.reloader.config, server.admin_address, server.unreached)
-        manager.send(READY)
-
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(manager.run, lambda: bool(server.operations.hanging))
-        nursery.start_soon(server.handle_signals, manager)
-        await server.run(on_ready)
-        nursery.cancel_scope.cancel()
-
-
-def _shown_listener(tables: ListenerTables) -> str:
-    listen = tables.listen
-    brokers = f"at port {listen.address.port} + 1 + id" if listen.broker_host is None else f"as {listen.broker_host}"
-    upstream = (
-        ""
-        if tables.upstream_setting == "upstream"
-        else f" from {', '.join(map(str, tables.upstream.bootstrap_servers))}"
-    )
-    return (
-        f"{'' if tables.setting == 'listen' else tables.setting + ' '}bootstrap {listen.address} (advertised"
-        f" {listen.advertised}){_with_tls(listen.tls)}, brokers"
-        f" {listen.node_ids} {brokers}{upstream}"
-    )
-
-
-def _print_ready(config: Config, admin_address: AdminAddress | None, unreached: Sequence[str]) -> None:
-    click.echo(
-        f"headrace ready: {'; '.join(map(_shown_listener, config.all_listeners()))},"
-        f" upstream {', '.join(map(str, config.upstream.bootstrap_servers))}"
-        + _shown_unreached(unreached)
-        + _shown_data_plane(config)
-        + _shown_tls_library(config)
-        + ("" if admin_address is None else f", admin {admin_address}{_with_tls(config.admin.tls)}")
-    )
-    sys.stdout.flush()
-
-
-def _shown_unreached(settings: Sequence[str]) -> str:
-    """Return what the line "headrace ready" says of the upstream listeners that were not reached."""
-    if not settings:
-        return ""
-    names = "" if settings == ["upstream"] else f" for {', '.join(settings)}"
-    return f" (the cluster has not been reached yet{names})"
-
-
-def _shown_data_plane(config: Config) -> str:
-    from headrace.proxy.data_plane.native import is_native
-
-    if not is_native(config.data_plane):
-        return ", no native data plane" if config.data_plane is DataPlane.AUTO else ""
-    threads = count_threads(config.data_plane_threads)
-    return f", native data plane, {threads} thread{'' if threads == 1 else 's'}"
-
-
-def _with_tls(tls: ServerTls) -> str:
-    return "" if tls.certificate_file is None else " with TLS"
-
-
-def _shown_tls_library(config: Config) -> str:
-    """Return what encrypts, for the line "headrace ready"; the empty string if nothing has TLS."""
-    listeners = config.all_listeners()
-    servers = [config.admin.tls, *(each.listen.tls for each in listeners)]
-    if not any(tls.certificate_file for tls in servers) and not any(each.upstream.tls.enabled for each in listeners):
-        return ""
-    from headrace.proxy.data_plane.native import is_native
-    from headrace.proxy.network.tls.kernel_support import kernel_tls_problem
-
-    wanted = [each.upstream.tls for each in listeners if each.upstream.tls.enabled and each.upstream.tls.kernel]
-    problems = {kernel_tls_problem(each.min_version) for each in wanted}
-    if not wanted:
-        kernel = "without kernel TLS"
-    elif None in problems:
-        kernel = "kernel TLS to brokers if OpenSSL supports it"
-    else:
-        kernel = f"without kernel TLS, since {problems.pop()}"
-    openssl = " ".join(ssl.OPENSSL_VERSION.split()[:2])
-    library = f"rustls, or {openssl} where it is needed" if is_native(config.data_plane) else openssl
-    return f", TLS by {library}, {kernel}"
-
-
 @main.command("check-config")
 @click.argument("path", metavar="[FILE]", type=CONFIG_FILE, required=False)
 def check_config(path: Path | None) -> None:
     """Check a configuration file and print its effect, or every error in it.
 
     Environment variables apply as they do for "headrace run"; without a file they are checked alone. Nothing is
-    written or connected to, and only commands that print secrets are run: the passwords of certificates and the
-    settings of Kafka clients.
+    written, and no connection is opened. The only commands that are run are those that print passwords of certificates
+    or secret settings of Kafka clients.
     """
+    from headrace.config.check import check
+    from headrace.config.loading import load
+    from headrace.proxy.hooks.loading import installed_plugins
+    from headrace.proxy.server.preflight import plugin_faults, problems_of, warnings_of
+
     read = partial(
         load, path, environment=os.environ, plugins=installed_plugins(), plugin_faults=plugin_faults, schema=None
     )
@@ -293,6 +198,10 @@ def config_schema(path: Path | None) -> None:
     With --config, it has the quota keys and entity types of the plugins of that file, too.
     """
     from headrace.config.editing import json_schema_text
+    from headrace.config.loading import load
+    from headrace.config.problems import ConfigError
+    from headrace.proxy.errors import StartupError
+    from headrace.proxy.server.preflight import loaded_rules
     from headrace.quota_callbacks.definitions import BUILTIN_SCHEMA
 
     try:
@@ -307,14 +216,14 @@ def config_schema(path: Path | None) -> None:
 @main.command()
 @click.argument("state", type=click.Choice(["on", "off", "show"]), default="show")
 @reaches_admin
-def enforcement(state: str, admin: AdminClient) -> None:
+def enforcement(state: str, admin: AdminServerClient) -> None:
     """Turn the enforcement of all quotas on or off while the proxy runs, or show its state.
 
     Turning it off unmutes all clients at once. The state lasts until it is changed again or the proxy restarts; the
     configuration file is not changed.
 
-    The proxy accepts a change from those who have a token of its admin.token_file, or who may connect to its Unix
-    socket.
+    The proxy accepts a change with a token of its admin.token_file, with a client certificate that [admin.tls] accepts,
+    or, without tokens, through its Unix socket.
     """
     enabled = admin.enforcement() if state == "show" else admin.enforce(enabled=state == "on")
     click.echo(f"enforcement is {'on' if enabled else 'off'}")
@@ -322,7 +231,7 @@ def enforcement(state: str, admin: AdminClient) -> None:
 
 @main.command()
 @reaches_admin
-def ready(admin: AdminClient) -> None:
+def ready(admin: AdminServerClient) -> None:
     """Report whether the running proxy is ready for clients, with the exit status 0, or the reasons why it is not.
 
     Use it for health checks that cannot send HTTP requests, such as those of a proxy whose admin server is a Unix
@@ -345,7 +254,7 @@ def ready(admin: AdminClient) -> None:
 @click.option("--watch", "live", is_flag=True, help="Refresh the output every second until Ctrl-C.")
 @reaches_admin
 def why(
-    user: str | None, client_id: str | None, newest: int | None, as_json: bool, live: bool, admin: AdminClient
+    user: str | None, client_id: str | None, newest: int | None, as_json: bool, live: bool, admin: AdminServerClient
 ) -> None:
     """Show which clients the running proxy throttles or refuses, and why.
 

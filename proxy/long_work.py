@@ -155,7 +155,7 @@ class LongSteps:
     ) -> T:
         """Run a generator to its end and return its value, as `in_slices` does, while no other long step runs.
 
-        Steps that are interrupted for others would all keep what they have decoded.
+        One computation is finished before the next begins, since each interrupted one would keep what it has decoded.
         """
         with paused():
             await self._turn.acquire(owner)

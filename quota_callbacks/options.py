@@ -81,13 +81,13 @@ class OptionsError(ValueError):
         super().__init__("\n".join(map(str, self.faults)))
 
 
-def misfits(faults: Iterable[Fault]) -> ValidationError:
+def validation_error(faults: Iterable[Fault]) -> ValidationError:
     """Return the exception for a validator to raise, with several faults in a value."""
     return ValidationError.from_exception_data(
-        "misfits",
+        "invalid value",
         [
             InitErrorDetails(
-                type=PydanticCustomError("misfit", "{rule}", {"rule": each.rule, "fault": each}),
+                type=PydanticCustomError("fault", "{rule}", {"rule": each.rule, "fault": each}),
                 loc=each.path,
                 input=each.found,
             )
@@ -125,9 +125,11 @@ class Expect:
             return inner(raw)
         except ValidationError as error:
             (own, *_) = error.errors(include_url=False)
-            if own["loc"] or own["type"] == "misfit":
+            if own["loc"] or own["type"] == "fault":
                 raise
-        raise misfits([Fault(rule=_expected(self.expected, did_you_mean(raw, self.choices, quote='"')), found=raw)])
+        raise validation_error(
+            [Fault(rule=_expected(self.expected, did_you_mean(raw, self.choices, quote='"')), found=raw)]
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,7 +159,7 @@ class Parsed:
             raise
         except (ValueError, OverflowError) as error:
             why = str(error) if isinstance(error, ValueError) else ""
-        raise misfits([Fault(rule=_expected(self.expected, why), found=raw)])
+        raise validation_error([Fault(rule=_expected(self.expected, why), found=raw)])
 
 
 def _expected(expected: str, why: str) -> str:
@@ -222,7 +224,7 @@ class _Distinct:
             if (first := places.setdefault(value, index)) != index
         ]
         if faults:
-            raise misfits(faults)
+            raise validation_error(faults)
         return values
 
 
@@ -262,7 +264,7 @@ def _fault(error: dict[str, Any], table: type[Table], outer: Path) -> Fault:
     place: Path = error["loc"]
     path = (*outer, *place)
     match error["type"]:
-        case "misfit":
+        case "fault":
             fault: Fault = error["ctx"]["fault"]
             first = None if fault.first is None else (*path[: len(path) - len(fault.path)], *fault.first)
             return Fault(path=path, rule=fault.rule, found=fault.found, first=first)

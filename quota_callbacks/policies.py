@@ -29,8 +29,8 @@ class NewConnections(StrEnum):
     """What happens to a connection that is opened while its entity has to wait (`EnforcementMode.KAFKA` only)."""
 
     WAIT = "wait"
-    """Its first request that would be charged is held until the wait of the entity ends, so that a client gains nothing
-    by reconnecting."""
+    """The first request of the connection that would be charged is held until the wait of the entity ends, so that a
+    client gains nothing by reconnecting."""
     KAFKA = "kafka"
     """The broker's own behaviour: a throttle applies only to the connection whose request has caused it."""
 

@@ -21,7 +21,7 @@ from typing import IO, Final
 
 from pydantic import SecretStr, ValidationError
 
-from headrace.quota_callbacks.options import LONGEST_SECRET_BYTES, Fault, Parsed, misfits, read_secret
+from headrace.quota_callbacks.options import LONGEST_SECRET_BYTES, Fault, Parsed, read_secret, validation_error
 from headrace.quota_callbacks.value_texts import dotted
 
 COMMAND_TIMEOUT_S: Final = 30.0
@@ -141,16 +141,20 @@ def _parse(raw: object) -> SecretSource:
     if isinstance(raw, SecretSource):
         return raw
     if not isinstance(raw, Mapping):
-        raise misfits([Fault(rule=_RULE)])  # without the value, which may be the secret itself
+        raise validation_error([Fault(rule=_RULE)])  # without the value, which may be the secret itself
     if len(raw) != 1 or not set(raw) <= set(_KINDS):
-        raise misfits([Fault(rule=f"{_RULE}; found the keys {', '.join(map(str, raw)) or 'of an empty table'}")])
+        raise validation_error(
+            [Fault(rule=f"{_RULE}; found the keys {', '.join(map(str, raw)) or 'of an empty table'}")]
+        )
     ((kind, value),) = raw.items()
     if kind == "command":
         if not isinstance(value, list) or not value or not all(isinstance(each, str) and each for each in value):
-            raise misfits([Fault(path=(kind,), rule="expected a list of strings: the program and its arguments")])
+            raise validation_error(
+                [Fault(path=(kind,), rule="expected a list of strings: the program and its arguments")]
+            )
         return SecretSource(command=tuple(value))
     if not isinstance(value, str) or not value or "\0" in value:
-        raise misfits([Fault(path=(kind,), rule="expected a non-empty string")])
+        raise validation_error([Fault(path=(kind,), rule="expected a non-empty string")])
     return SecretSource(file=value) if kind == "file" else SecretSource(env=value)
 
 
@@ -172,7 +176,7 @@ def secrets_of(expected: str) -> Parsed:
         if not isinstance(raw, Mapping) or not all(
             isinstance(each, str | int | float | Mapping) for each in raw.values()
         ):
-            raise misfits([Fault(rule=f"expected {expected}")])
+            raise validation_error([Fault(rule=f"expected {expected}")])
         settings: dict[str, SecretStr] = {}
         faults: list[Fault] = []
         hidden = SecretStr("")  # in place of a value, which may be the secret itself
@@ -188,7 +192,7 @@ def secrets_of(expected: str) -> Parsed:
             except ValueError as error:
                 faults.append(Fault(path=(name,), found=hidden, rule=str(error)))
         if faults:
-            raise misfits(faults)
+            raise validation_error(faults)
         return settings
 
     return Parsed(expected, parse, {"type": "object"})

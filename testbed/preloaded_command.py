@@ -23,8 +23,8 @@ SWITCH = "HEADRACE_TESTBED_PRELOADED"
 COMMAND = "headrace.proxy.cli"
 SCRIPT = Path(sys.executable).with_name("headrace")
 """The command as it is installed."""
-MODULES = ("headrace.proxy.server.running", "headrace.proxy.server.server")
-"""The modules that ``headrace run`` imports at its start."""
+MODULES = ("headrace.config.check", "headrace.proxy.server.command")
+"""The modules that the commands import when they are called."""
 
 
 def template(argv: Sequence[str], environment: Mapping[str, str]) -> tuple[str, ...]:

@@ -22,9 +22,9 @@ class StoreKind(StrEnum):
     """The kind of store for the quotas that are set while the proxy runs."""
 
     SQLITE = "sqlite"
-    """In the file ``client_quotas.file``."""
+    """The file ``client_quotas.file``."""
     TOPIC = "topic"
-    """In a compacted topic of the cluster."""
+    """A compacted topic of the cluster."""
 
 
 class Unreachable(StrEnum):
@@ -51,7 +51,7 @@ class AlterRule(StrEnum):
     """Administrators only."""
 
 
-class BrokersQuotas(StrEnum):
+class BrokersQuotasUse(StrEnum):
     """The use that the proxy makes of the quotas that were set at the brokers themselves."""
 
     IGNORE = "ignore"
@@ -152,15 +152,15 @@ class ClientQuotas(Section):
         ),
     ] = AlterRule.ANONYMOUS
     brokers: Annotated[
-        BrokersQuotas,
-        choice(BrokersQuotas),
+        BrokersQuotasUse,
+        choice(BrokersQuotasUse),
         Key(
             "What to do about quotas of the brokers themselves. ignore: do not ask for them; compare: warn of those "
             "that the proxy has, too; show: as compare, and DescribeClientQuotas returns them as brokers.<key>; "
             "import: as compare, and copy them into the store once, if no quota was ever set in it.",
             restart=True,
         ),
-    ] = BrokersQuotas.COMPARE
+    ] = BrokersQuotasUse.COMPARE
     enforcement: Annotated[
         EnforcementMode,
         choice(EnforcementMode),

@@ -22,7 +22,7 @@ from headrace.config.values import (
     parse_node_ids,
     reachable_host,
 )
-from headrace.quota_callbacks.options import TRUE_OR_FALSE, Fault, Parsed, list_of, misfits, whole
+from headrace.quota_callbacks.options import TRUE_OR_FALSE, Fault, Parsed, list_of, validation_error, whole
 from headrace.quota_callbacks.requests import Address
 
 DEFAULT_NODE_IDS: Final = parse_node_ids("0-31")
@@ -166,7 +166,7 @@ def _named(raw: Any) -> Any:
     if isinstance(raw, Mapping):
         rule = 'expected a name of lower-case letters, digits, "_" and "-", of at most 31 characters'
         if faults := [Fault(path=(each,), rule=rule) for each in raw if not _NAME.fullmatch(each)]:
-            raise misfits(faults)
+            raise validation_error(faults)
     return raw
 
 

@@ -9,7 +9,7 @@ from pydantic import Field
 
 from headrace.config.keys import Key, Section
 from headrace.config.values import duration
-from headrace.quota_callbacks.options import TRUE_OR_FALSE, Fault, Parsed, choice, list_of, misfits, text
+from headrace.quota_callbacks.options import TRUE_OR_FALSE, Fault, Parsed, choice, list_of, text, validation_error
 
 IMPORT_PATTERN: Final = r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*(:[A-Za-z_]\w*(\.[A-Za-z_]\w*)*)?"
 
@@ -32,7 +32,7 @@ def _parse_options(raw: object) -> Mapping[str, Mapping[str, Any]]:
         if not isinstance(options, Mapping)
     ]
     if faults:
-        raise misfits(faults)
+        raise validation_error(faults)
     return {name: dict(options) for name, options in raw.items()}
 
 

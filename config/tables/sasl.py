@@ -10,7 +10,7 @@ from pydantic import ValidatorFunctionWrapHandler, WrapValidator
 
 from headrace.config.keys import Key, Section
 from headrace.config.values import duration
-from headrace.quota_callbacks.options import Fault, Parsed, choice, list_of, misfits, text
+from headrace.quota_callbacks.options import Fault, Parsed, choice, list_of, text, validation_error
 from headrace.quota_callbacks.secret_sources import SecretSource, secret_source
 
 _MECHANISM = text('the name of a SASL mechanism, such as "SCRAM-SHA-512"', r"[A-Z0-9_-]{1,20}")
@@ -106,10 +106,10 @@ class UpstreamIdentity(Section):
 def _read_identities(raw: Any, read: ValidatorFunctionWrapHandler) -> tuple[UpstreamIdentity, ...]:
     """Read all tables. A user or prefix with two identities is an error."""
     if not isinstance(raw, list | tuple) or not all(isinstance(each, Mapping | UpstreamIdentity) for each in raw):
-        raise misfits([Fault(rule=f"expected {_IDENTITIES}")])  # without the value, which may contain a secret
+        raise validation_error([Fault(rule=f"expected {_IDENTITIES}")])  # without the value, which may contain a secret
     identities: tuple[UpstreamIdentity, ...] = read(raw)
     if len(identities) > MOST_IDENTITIES:
-        raise misfits([Fault(rule=f"expected at most {MOST_IDENTITIES} tables; there are {len(identities)}")])
+        raise validation_error([Fault(rule=f"expected at most {MOST_IDENTITIES} tables; there are {len(identities)}")])
     first_set: dict[str, int] = {}
     faults = []
     for index, identity in enumerate(identities):
@@ -118,7 +118,7 @@ def _read_identities(raw: Any, read: ValidatorFunctionWrapHandler) -> tuple[Upst
             first_path = (first, "client")
             faults.append(Fault(path=(index, "client"), found=identity.client, rule="set twice", first=first_path))
     if faults:
-        raise misfits(faults)
+        raise validation_error(faults)
     return identities
 
 

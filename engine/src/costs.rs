@@ -7,7 +7,7 @@ use crate::table::Row;
 /// (`headrace.quota_callbacks.builtin.request_percentage`).
 const FREE_IN_FLIGHT: usize = 10;
 
-/// For how long at least a ratio is the highest one, and for at most twice as long.
+/// Length of an interval. A ratio counts in its own interval and in the next one.
 const REMEMBERED_NS: i64 = 60_000_000_000;
 
 #[derive(Clone, Copy)]
@@ -30,7 +30,8 @@ impl Highest {
     }
 }
 
-/// How many times as much as without its reply a request of each API has cost at most. Each thread has its own.
+/// By API, the highest ratio of the cost of a request to the cost that the model predicts without its reply. Each thread
+/// has its own.
 pub struct Costs {
     highest: Vec<Highest>,
 }

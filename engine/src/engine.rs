@@ -29,8 +29,8 @@ pub const COUNTED_APIS: usize = 128;
 /// The most events that one wait returns.
 const EVENTS: usize = 128;
 
-/// One of this number of turns is measured, and its thread time is multiplied by the number: reading a thread's time is
-/// a system call.
+/// One turn in this many is measured, and its thread time is multiplied by this number: reading a thread's time is a
+/// system call.
 const MEASURED_ONE_OF: u64 = 7;
 
 /// Least and greatest time in nanoseconds until a charge is tried again after its credit was withdrawn. The least time
@@ -267,8 +267,9 @@ impl Engine {
     /// Returns the connections that have returned since the last call.
     pub fn returned(&mut self) -> Vec<Returned> {
         let _ = read(&self.shared.wake, &mut [0_u8; 8]); // it is empty if nothing has returned
-        // After the read, or it could take the wake-up of a thread that comes between, and no other would follow; before
-        // the list, so that what a thread has added without a wake-up is in it.
+        // The flag is cleared after the read: if it were cleared before, the read could consume the wake-up of a thread
+        // that sets it in between, and no other would follow. It is cleared before the list is taken, so that the list
+        // has everything that was added while the flag was set.
         self.shared.is_woken.swap(false, Ordering::AcqRel);
         let mut returned = std::mem::take(&mut *lock(&self.shared.returned));
         returned.retain(|(id, _)| self.forget(*id).is_some());

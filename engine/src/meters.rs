@@ -119,8 +119,8 @@ impl Meter {
         account.take_charges()
     }
 
-    /// Sets the credit to that of a bucket in which the charges are recorded that were taken: `credit`, without what was
-    /// charged since.
+    /// Grants `credit`, which the bucket has after all charges that `take_charges` or `withdraw` returned were recorded.
+    /// Charges made since then are subtracted.
     pub fn grant(&self, credit: i64) {
         let mut account = lock(&self.account);
         account.is_withdrawn = false;

@@ -9,9 +9,9 @@ An interval of n requests is a sum of n times, so its variance is proportional t
 intervals are held out: on them the line is compared with the one in force.
 
 Brokers round each time to whole milliseconds, so most requests of most APIs count as 0 ms. An API is not fitted if
-hardly any interval has a mean time of half a step or more. If the fitted base is below the one in force, and that is
-below half a step, the base in force is kept and only the price per KiB is fitted, since times rounded to 0 do not show
-that the base is smaller.
+hardly any interval has a mean time of half a step or more. The fitted base is at least half a step, or the base in
+force if that is less, since times rounded to 0 do not show that it is smaller. If the fit has less, the base is set to
+that, and only ``per_kib_ms`` is fitted.
 """
 
 from __future__ import annotations
@@ -225,7 +225,8 @@ class _Fit:
             rest = sf.col("truth_ms") - sf.col("requests") * least_base_ms
             self.cost = RequestCost(base_ms=least_base_ms, per_kib_ms=max(0.0, _factor(fitted, sf.col("kib"), rest)))
             if least_base_ms:
-                self.how = f"the base of {least_base_ms:g} ms in force kept, which is too small to be measured"
+                kept = "the base in force" if least_base_ms == self.in_force.base_ms else "half a step"
+                self.how = f"its base is {kept}, {least_base_ms:g} ms, since less cannot be measured"
         elif per_kib_ms < 0:
             self.cost = RequestCost(base_ms=_factor(fitted, sf.col("requests"), sf.col("truth_ms")))
         else:

@@ -31,7 +31,7 @@ from headrace.pipeline.analysis.decimal_files import (
     decimal_number,
     read_decimal_file,
 )
-from headrace.quota_callbacks.options import Expect, Fault, Table, choice, list_of, misfits, text, whole
+from headrace.quota_callbacks.options import Expect, Fault, Table, choice, list_of, text, validation_error, whole
 
 NO_TEAM: Final = "(none)"
 """The team, in bills, of senders that the teams file does not contain."""
@@ -119,7 +119,7 @@ class TeamTerms(Terms):
 
 
 class Split(StrEnum):
-    """By what a shared cost is split among teams."""
+    """The measure by which a shared cost is split among teams."""
 
     BYTES = "bytes"
     """Bytes of requests and responses."""
@@ -154,7 +154,7 @@ def _check_names(teams: Mapping[str, TeamTerms]) -> Mapping[str, TeamTerms]:
     reserved = [name for name in teams if name in (NO_TEAM, UNATTRIBUTED)]
     if reserved:
         rule = "is reserved for usage without a team, which has the prices for all teams"
-        raise misfits(Fault(path=(name,), rule=rule) for name in reserved)
+        raise validation_error(Fault(path=(name,), rule=rule) for name in reserved)
     return teams
 
 

@@ -61,7 +61,7 @@ SKUS: Final = {
     ),
     "producer ids": Sku(sku="kafka-producer-ids", meter="Producer ids", consumed="Producer Ids", priced="Producer Ids"),
 }
-"""By item of a bill."""
+"""The SKU of each item of a bill."""
 
 _EXACT: Final = Context(prec=60)
 """Twice the digits of a quantity or a price in the tables."""

@@ -55,7 +55,7 @@ class Spending(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Progress:
-    """How much of a month is rolled up."""
+    """The part of a month that is rolled up."""
 
     days: Fraction
     """Number of days with usage; the last one counts up to its last hour with usage."""

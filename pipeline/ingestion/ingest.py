@@ -202,9 +202,9 @@ class Ingest:
                 query.stop()
 
     def _end_run(self, name: str) -> None:
-        """Merge the files of the hours that become final with a run, and end it in order.
+        """Merge the files of the hours that become final with a run, then mark the run as ended.
 
-        In this order, so that the next run merges them if this one is killed.
+        If the process is killed in between, the next run merges them.
         """
         since = self._open_from(self._watermark.of(name).before)
         until = self._open_from(self._watermark.second_after(name))

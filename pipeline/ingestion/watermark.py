@@ -28,7 +28,7 @@ class SourceState:
     second: int | None = None
     """The newest second of its runs that have ended."""
     running: bool = False
-    """Whether it has a run that has not ended in order: it is running, or was killed."""
+    """Whether it has a run that has not ended normally: it is running, or was killed."""
     before: int | None = None
     """The watermark when this run started."""
     newest: int | None = None
@@ -69,7 +69,7 @@ class Watermark:
             self.write(source, SourceState(second=state.second, running=True, before=state.before, newest=newest))
 
     def end(self, source: str) -> None:
-        """End the run in order; do nothing if there is none."""
+        """Mark the run as ended; do nothing if there is none."""
         state = self.of(source)
         if state.running:
             self.write(source, SourceState(second=_later(state.second, state.newest)))

@@ -64,7 +64,8 @@ def command(
     webhook: str | None,
     token_file: str | None,
 ) -> Result:
-    """Compare the bills of a month with budgets; report the teams over an alert, and to a webhook the new alerts.
+    """Compare the bills of a month with budgets. Print the teams that have reached an alert, and send new alerts to a
+    webhook.
 
     The table budgets has what each team has spent, a forecast to the end of the month, and which alerts were delivered:
     those that were not are sent by the next run.
@@ -106,7 +107,8 @@ def _check(lake: Lake, budgets: Budgets, path: str, month: date, checked: dateti
 
 
 def _unchanged(lake: Lake, budgets: Budgets, month: date) -> Budgets:
-    """Return the budgets that were already checked in ``month`` with this amount; a new one is not for the past."""
+    """Return the budgets that an earlier run has checked for ``month``, with the present cluster, amount and currency.
+    A budget that is new or was changed does not apply to past months."""
     columns = ("team", "cluster", "budget", "currency")
     rows = lake.read_or_empty(TABLE, schemas.BUDGETS).where(f"month = '{month}'").select(*columns).collect()
     known = {tuple(row) for row in rows}

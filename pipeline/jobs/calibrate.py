@@ -17,7 +17,7 @@ from headrace.pipeline.lake import schemas
 from headrace.pipeline.lake.tables import open_lake
 from headrace.pipeline.output import check_output, report_progress, report_result, write_file
 from headrace.quota_callbacks.api_keys import api_name
-from headrace.quota_callbacks.builtin.cost_files import load_costs, spell_costs
+from headrace.quota_callbacks.builtin.cost_files import costs_text, load_costs
 from headrace.quota_callbacks.builtin.request_costs import DEFAULT_COSTS
 
 if TYPE_CHECKING:
@@ -166,6 +166,6 @@ def _write(session: SparkSession, output: str, costs: Mapping[int, RequestCost],
     head = (
         "Costs of requests, written by headrace pipeline calibrate for plugins.options.request_percentage.costs_file."
     )
-    text = spell_costs(costs, notes, head)
+    text = costs_text(costs, notes, head)
     write_file(session, output, [text])
     report_progress(f"wrote {len(costs)} costs to {output}")

@@ -84,7 +84,7 @@ class _Counted:
         self._lines = lines
         self.bills = 0
         self.totals: dict[str, Decimal] = {}
-        """By currency."""
+        """The sum of all lines, by currency."""
 
     def __iter__(self) -> Iterator[Row]:
         for line in self._lines.toLocalIterator():

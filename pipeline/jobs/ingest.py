@@ -49,7 +49,7 @@ DAY_S = 86_400
     default=DAY_S,
     show_default=True,
     metavar="SECONDS",
-    help="Time after which an hour is final, behind the newest record; later records are quarantined.",
+    help="An hour is final once the newest record is this much later; further records of a final hour are quarantined.",
 )
 @click.option("--accept-late", is_flag=True, help="Accept records of any hour: no hour is final.")
 @job_options
@@ -122,7 +122,7 @@ def _source(
 
 @contextlib.contextmanager
 def _stopping_on_signals(ingest: Ingest) -> Iterator[None]:
-    """Stop in order on SIGTERM and SIGINT."""
+    """Let ingest finish its batch on SIGTERM and SIGINT, and then stop."""
 
     def stop(number: int, frame: FrameType | None) -> None:  # noqa: ARG001 -- a signal handler's signature
         ingest.stop()

@@ -68,7 +68,7 @@ SHOWN = 20
 @click.option(
     "--again",
     is_flag=True,
-    help="Also replace days and bills whose usage has not changed, such as for other teams or prices.",
+    help="Also replace days and bills whose usage has not changed, for example after a change of teams or prices.",
 )
 @click.option(
     "--output", metavar="FILE", type=click.Path(dir_okay=False), help="With --prices: CSV file for the bills."

@@ -57,8 +57,10 @@ def _by_day(
     first: date | None,
     last: date | None,
 ) -> dict[date, Any]:
-    """Return a number of each day. ``number``: that of a file, how those of several files are joined, and the same
-    from rows.
+    """Return a number of each day.
+
+    ``number`` has three parts: the column with the number in a file's statistics, the function that joins those of
+    several files, and the aggregate over rows, for days with files without statistics.
     """
     from pyspark.sql import functions as sf
 

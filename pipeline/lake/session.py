@@ -40,7 +40,7 @@ LOCAL_LISTING_TASKS: Final = 8
 LITTLE_BYTES: Final = 2 * 2**20
 """The size of lake and input up to which a session on this machine has the settings `LITTLE_DATA`."""
 LITTLE_DATA: Final = {
-    # One collector thread and only the quick compiler: a start takes half the processor time, and much data longer.
+    # One collector thread and only the compiler C1: the start takes half the processor time, but much data longer.
     # Spark's classes take 100 MB of metaspace, and Java collects all garbage each time that it grows beyond its size.
     "spark.driver.defaultJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:MetaspaceSize=256m",
     "spark.sql.shuffle.partitions": "2",

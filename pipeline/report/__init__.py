@@ -143,4 +143,4 @@ _MADE_BY_JOBS: Final[Mapping[str, tuple[str, Callable[[DataFrame], Content], str
     "costs": ("costs", proposals.costs, ""),
     "anomalies": ("anomalies", proposals.anomalies, "start"),
 }
-"""By table: its section, the function that renders it, and the column with the days, or ""."""
+"""The section of each table, the function that renders it, and the column with the days, or ""."""

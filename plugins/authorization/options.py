@@ -17,8 +17,8 @@ from headrace.quota_callbacks.options import (
     choice,
     did_you_mean,
     list_of,
-    misfits,
     text,
+    validation_error,
 )
 
 USER_PREFIX: Final = "User:"
@@ -105,7 +105,7 @@ class RuleOptions(Table):
         elif self.name is None:
             faults.append(Fault(path=("name",), rule='required; expected the name of a resource, or "*"'))
         if faults:
-            raise misfits(faults)
+            raise validation_error(faults)
         return self
 
 
@@ -125,5 +125,5 @@ class AuthorizationOptions(Table):
     def _check(self) -> Self:
         """Reject rules that have no effect."""
         if not self.enabled and self.rules:
-            raise misfits([Fault(path=("rules",), rule="have no effect without enabled = true")])
+            raise validation_error([Fault(path=("rules",), rule="have no effect without enabled = true")])
         return self

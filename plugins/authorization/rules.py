@@ -38,7 +38,7 @@ class Rule:
     """One rule."""
 
     number: int
-    """Its place in the file, from 0."""
+    """The place of the rule in the file, from 0."""
     allow: bool
     pattern: ResourcePattern
     users: frozenset[str] | None

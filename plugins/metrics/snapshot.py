@@ -56,7 +56,7 @@ class Snapshot:
     points: Mapping[str, Collection[Point]]
     """Points by `Measure.kafka`; finite values only."""
     admitted: int
-    """How many entities have been given their own series since the start; one that returns is counted again."""
+    """Number of entities that have been given their own series since the start; one that returns is counted again."""
 
 
 class BucketReader:

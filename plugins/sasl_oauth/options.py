@@ -8,7 +8,7 @@ from typing import Annotated, Final, Self
 from pydantic import model_validator
 
 from headrace.plugins.sasl_oauth.endpoints import check_url
-from headrace.quota_callbacks.options import Fault, Parsed, Table, choice, list_of, misfits, text, whole
+from headrace.quota_callbacks.options import Fault, Parsed, Table, choice, list_of, text, validation_error, whole
 
 DEFAULT_CLOCK_SKEW_S: Final = 30
 """The broker's default (``sasl.oauthbearer.clock.skew.seconds``)."""
@@ -99,7 +99,7 @@ class OAuthOptions(Table):
         if any(any(each.isspace() for each in scope) for scope in self.required_scopes):
             faults.append(Fault(path=("required_scopes",), rule="a scope contains no spaces; expected one per element"))
         if faults:
-            raise misfits(faults)
+            raise validation_error(faults)
         return self
 
     @property

@@ -214,9 +214,10 @@ def _prepare(path: str, *, create: bool) -> None:
 
 
 def _is_mounted(path: str) -> bool:
-    """Return whether the file is a link to one of root or of this user, or belongs to root and not to this user.
+    """Return whether the file was provided from outside, as a mounted Secret is: it is a symbolic link, or belongs to
+    root and not to this user.
 
-    The link must be one of these users, too. Raises `OSError` if other users may write the file.
+    The link and the file must each belong to root or to this user. Raises `OSError` if other users may write the file.
     """
     link, status, own = os.lstat(path), os.stat(path), os.geteuid()  # noqa: PTH116 -- a str
     is_trusted = {link.st_uid, status.st_uid} <= {0, own}

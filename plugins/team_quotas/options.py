@@ -7,7 +7,7 @@ from typing import Annotated, Final
 from pydantic import ValidationError
 
 from headrace.quota_callbacks.entities import is_bracketed
-from headrace.quota_callbacks.options import Fault, Parsed, Table, faults_of, list_of, misfits, text
+from headrace.quota_callbacks.options import Fault, Parsed, Table, faults_of, list_of, text, validation_error
 
 _PATTERN: Final = text("a name, or a pattern in which * stands for any characters")
 
@@ -36,7 +36,7 @@ def _parse_teams(raw: object) -> dict[str, Team]:
     if not faults:
         faults += _in_two_teams(teams)
     if faults:
-        raise misfits(faults)
+        raise validation_error(faults)
     return teams
 
 

@@ -10,7 +10,7 @@ from typing import Annotated, Any, Final, Self
 from pydantic import Field, SecretStr, model_validator
 
 from headrace.quota_callbacks.files import group_id_of
-from headrace.quota_callbacks.options import TRUE_OR_FALSE, Fault, Table, choice, misfits, text, whole
+from headrace.quota_callbacks.options import TRUE_OR_FALSE, Fault, Table, choice, text, validation_error, whole
 from headrace.quota_callbacks.records.usage_records import DEFAULT_TOPIC
 from headrace.quota_callbacks.secret_sources import secrets_of
 
@@ -97,7 +97,7 @@ class UsageOptions(Table):
         except ValueError as error:
             faults.append(Fault(path=("group",), found=self.group, rule=str(error)))
         if faults:
-            raise misfits(faults)
+            raise validation_error(faults)
         return self
 
     def group_id(self) -> int | None:

@@ -30,7 +30,7 @@ _ADVICE: Final = {
     http.client.UNAUTHORIZED: "give a file that contains a token of admin.token_file with --token-file",
     http.client.FORBIDDEN: "",  # the server's reason names the setting
 }
-"""By the status of a response with an error: the advice that is printed after the server's reason."""
+"""The advice that is printed after the server's reason, by the status of the response."""
 _TLS_FAILURES: Final = {
     "WRONG_VERSION_NUMBER": "it does not speak TLS; leave out https:// and --admin-ca",
     "CERTIFICATE_REQUIRED": "it requires a client certificate; give one with --admin-cert and --admin-key",
@@ -39,7 +39,7 @@ _TLS_FAILURES: Final = {
     " it trusts",
     "CERTIFICATE_EXPIRED": "the client certificate has expired; give another one with --admin-cert",
 }
-"""By the end of OpenSSL's name of a failure of TLS: its cause, and the option to change."""
+"""The cause of a failure of TLS and the option to change, by the end of OpenSSL's name of the failure."""
 
 
 class AdminUnreachableError(Exception):
@@ -53,7 +53,7 @@ class AdminUnreachableError(Exception):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AdminClient:
+class AdminServerClient:
     """The admin server at ``address``: ``host:port`` or ``unix:/path``. All methods raise `AdminUnreachableError`."""
 
     address: str

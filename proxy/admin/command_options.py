@@ -26,7 +26,7 @@ _SERVER_CERTIFICATE: Final = variable_of(("admin", "tls", "certificate_file"))
 
 
 def reaches_admin(command: Callable[..., None]) -> Callable[..., None]:
-    """Add the options that name the admin server, its TLS and the token; the command gets an `AdminClient` as
+    """Add the options that name the admin server, its TLS and the token; the command gets an `AdminServerClient` as
     ``admin``."""
 
     @click.option(
@@ -86,14 +86,14 @@ def reaches_admin(command: Callable[..., None]) -> Callable[..., None]:
         token_file: Path | None,
         **options: object,
     ) -> None:
-        from headrace.proxy.admin.client import AdminClient, AdminUnreachableError
+        from headrace.proxy.admin.client import AdminServerClient, AdminUnreachableError
 
         is_asked = any((ca_file, certificate_file, key_file, server_name, os.environ.get(_SERVER_CERTIFICATE)))
         try:
             tls = _tls(address, ca_file, certificate_file, key_file, is_asked=is_asked)
             target = address.removeprefix(_HTTPS).removeprefix(_HTTP).removesuffix("/")
             token = _admin_token(token_file)
-            command(admin=AdminClient(address=target, token=token, tls=tls, server_name=server_name), **options)
+            command(admin=AdminServerClient(address=target, token=token, tls=tls, server_name=server_name), **options)
         except AdminUnreachableError as error:
             _fail(str(error))
 

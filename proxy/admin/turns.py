@@ -1,4 +1,4 @@
-"""How much of the event loop the admin server takes: one request at a time, for a share of the time.
+"""The share of the event loop's time that the admin server takes, with one request at a time.
 
 The loop also serves Kafka's clients, and any client that reaches the admin port can send requests without a token. So
 requests are parsed at their turn, in the order in which they came, and each address has a rate. Probes have turns and
@@ -28,8 +28,8 @@ CONNECTIONS_PER_S: Final = 100
 PAUSE_FACTOR: Final = 9
 """A pause is this many times as long as the work before it, so that a tenth of the time is for work."""
 HANDSHAKE_PAUSE_FACTOR: Final = 3
-"""Factor for the computations of TLS handshakes: a quarter of the time is for them. The handshake of a probe may be the
-last of ``admin.max_connections``, if they come from as many addresses, and has to be done in a second."""
+"""Factor for the computations of TLS handshakes: a quarter of the time is for them. With ``admin.max_connections``
+handshakes from as many addresses, that of a probe may be the last, and must still be done within a second."""
 _WINDOW: Final = Window()
 
 

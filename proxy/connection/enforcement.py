@@ -188,7 +188,9 @@ def _apply(
     if throttle_ms:
         quota, entity = quota_of(reason), entity_of(reason)
         if held:
-            exchange.throttle_after_hold_s = (now_s + throttle_ms / 1000, quota, entity)
+            later = exchange.throttle_after_hold_s
+            if later is None or later[0] < now_s + throttle_ms / 1000:
+                exchange.throttle_after_hold_s = (now_s + throttle_ms / 1000, quota, entity)
         else:
             state.mute.extend(now_s, throttle_ms, quota, entity)
         exchange.throttled_s = now_s

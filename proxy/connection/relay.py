@@ -83,7 +83,7 @@ class Relay:
 
     @property
     def left(self) -> int:
-        """How many bytes of the current frame, the tail included, have not been scanned; 0 between two frames."""
+        """Number of bytes of the current frame, the tail included, that have not been scanned; 0 between two frames."""
         return self.scanner.left if self.walk is None else self.walk.left
 
     def continue_with(self, tail: bytes, left: int) -> None:

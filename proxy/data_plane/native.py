@@ -38,7 +38,7 @@ COLLECT_S: Final = 0.05
 """Seconds between two collections of charges and counters."""
 
 HELD_STEP_BYTES: Final = 2**20
-"""What connections may hold more than was counted: each of them is asked then."""
+"""If the connections hold this many bytes more or less than at the last count, those of each are counted again."""
 
 REVIEWED_AT_ONCE: Final = 100
 """Number of connections that are reviewed in one turn after a change of quotas, some milliseconds."""
@@ -57,10 +57,11 @@ class Relayed(Protocol):
         """Report requests that were completed natively."""
 
     def note_held(self) -> int:
-        """Note how many bytes it holds natively; return by how many these are more than those that were noted."""
+        """Update the number of bytes that it holds natively; return by how many it has changed, which may be
+        negative."""
 
     def review(self) -> None:
-        """Let the connection return, charged to nothing until then, if its terms are others now."""
+        """Let the connection return if its terms have changed. Its meters refuse all charges until then."""
 
 
 def is_installed() -> bool:
@@ -225,11 +226,9 @@ class NativeDataPlane:
                 connection.note_completed(completed)
 
     def _count_held(self) -> None:
-        """Count what connections hold if it has grown: a pass over all of them every few seconds comes too late."""
+        """Count what connections hold if it has changed: a pass over all of them every few seconds comes too late."""
         holds = self.engine.held()
-        if holds < self._held:
-            self._held = holds
-        elif holds - self._held > HELD_STEP_BYTES:
+        if abs(holds - self._held) > HELD_STEP_BYTES:
             self._held = holds
             held.add(sum(connection.note_held() for connection in self._connections.values()))  # may end connections
 

@@ -28,6 +28,8 @@ BY_TOPIC: Final = frozenset(
     }
 )
 """APIs of which single topics can be refused."""
+DECIDING: Final = "request_received"
+"""The only hook that is called before a request is forwarded, so that it can refuse or hold it."""
 
 
 class CombinedVerdict:
@@ -73,8 +75,8 @@ class CombinedVerdict:
             self.refusal = verdict if self.refusal is None else merge_refusals(self.refusal, verdict)
 
 
-def check_verdict(verdict: object, request: Request) -> None:
-    """Raise ``TypeError`` or ``ValueError`` if a plugin's verdict is not valid for ``request``."""
+def check_verdict(verdict: object, request: Request, hook: str) -> None:
+    """Raise ``TypeError`` or ``ValueError`` if a plugin's verdict from ``hook`` is not valid for ``request``."""
     if not isinstance(verdict, Throttle | Refuse):
         raise TypeError(f"verdict is {verdict!r}; it must be a Throttle, a Refuse or None")
     if type(verdict.throttle_ms) is not int or verdict.throttle_ms < 0:
@@ -82,7 +84,11 @@ def check_verdict(verdict: object, request: Request) -> None:
     if verdict.reason is not None and not isinstance(verdict.reason, Reason):
         raise TypeError(f"reason is {verdict.reason!r}; it must be a Reason or None")
     if isinstance(verdict, Refuse):
+        if hook != DECIDING:
+            raise ValueError(f"{hook} has returned a Refuse; only {DECIDING} can refuse a request")
         _check_refusal(verdict, request)
+    elif verdict.hold and hook != DECIDING:
+        raise ValueError(f"hold is true in the verdict of {hook}; only {DECIDING} can hold a request")
     elif verdict.ask_again and not verdict.hold:
         raise ValueError("ask_again is true; it requires hold")
 

@@ -211,10 +211,10 @@ class Decisions:
         entity = reason.entity if reason is not None else ""
         if (left_out := self._repeated.due("turn", entity)) is not None:
             log.warning(
-                "a paced request waits longer than clients usually do",
+                "a paced request is held for longer than clients usually wait",
                 quota=quota_of(reason),
                 entity=entity,
-                turn_s=round(hold_ms / 1000, 1),
+                held_s=round(hold_ms / 1000, 1),
                 warned_above_s=LONG_HOLD_MS / 1000,
                 advice="the wait is connections x request size / limit: raise the limit, or have fewer connections or"
                 " smaller requests",

@@ -23,7 +23,7 @@ Call: TypeAlias = "tuple[str, Callable[..., Any]]"
 """A plugin's name and its implementation of a hook."""
 Calls: TypeAlias = "tuple[Call, ...]"
 Interests: TypeAlias = "dict[str, dict[int, Interest]]"
-"""By plugin name and API key."""
+"""The requests that plugins ask for, by plugin name and API key."""
 
 _ALL_KEYS: Final = range(256)
 """The API keys for which lists of callbacks are built, with some for future APIs; the highest of Kafka 4.4 is 94."""

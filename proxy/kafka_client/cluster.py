@@ -67,7 +67,8 @@ class Broker:
 
     @property
     def throttled_until(self) -> float:
-        """Until when the broker wants no further request, on trio's clock; also after the connection has ended."""
+        """The time before which the broker wants no further request, on trio's clock; also after the connection has
+        ended."""
         if self._connection is not None:
             self._throttled_until = max(self._throttled_until, self._connection.throttled_until)
         return self._throttled_until

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 from headrace.proxy.kafka_client.calls import Call, Target
 from headrace.proxy.kafka_client.errors import BadReplyError, KafkaClientError, SettingsError, broker_error
 from headrace.proxy.kafka_client.results import Results
+from headrace.proxy.wire.client_quotas import MatchType
 from headrace.quota_callbacks.api_keys import ApiKey
 from headrace.quota_callbacks.definitions import BUILTIN_SCHEMA
 from headrace.quota_callbacks.entities import DEFAULT, Default, QuotaEntity, QuotaKey
@@ -44,7 +45,6 @@ NameMatch: TypeAlias = "str | Default | AnyName"
 _UNKNOWN_KEY: Final = "configuration key"  # ClientQuotaControlManager: "Invalid configuration key ..."
 _UNKNOWN_TYPE: Final = "entity type"  # "Unhandled client quota entity type: ..."; ClientQuotasImage: "Unsupported ..."
 _NEEDED: Final = "it may need a newer version of Kafka, or, if it is a proxy, a plugin"
-_EXACT, _DEFAULT, _SPECIFIED = 0, 1, 2  # DescribeClientQuotasRequest.MATCH_TYPE_...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,11 +100,11 @@ def describe_call(wanted: QuotaFilter) -> Call:
     for each in wanted.components:
         match each.name:
             case Default():
-                kind, name = _DEFAULT, None
+                kind, name = MatchType.DEFAULT, None
             case AnyName():
-                kind, name = _SPECIFIED, None
+                kind, name = MatchType.SPECIFIED, None
             case str():
-                kind, name = _EXACT, each.name
+                kind, name = MatchType.EXACT, each.name
         rows.append({"entity_type": each.entity_type, "match_type": kind, "match": name})
     message: Message = {"components": rows, "strict": wanted.strict}
     return Call(

@@ -40,7 +40,7 @@ class NewTopic:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NewPartitions:
-    """How many partitions a topic is to have in all, and where the new ones are."""
+    """The number of partitions that a topic is to have in all, and the brokers of the new ones."""
 
     total_count: int
     assignments: Sequence[Sequence[int]] | None = None

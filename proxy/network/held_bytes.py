@@ -43,7 +43,7 @@ class Holder(Protocol):
 
     @property
     def left(self) -> int:
-        """How many bytes of the current frame have not been scanned; 0 between two frames."""
+        """Number of bytes of the current frame that have not been scanned; 0 between two frames."""
 
     def drop_held(self) -> None:
         """Free the bytes that it holds."""

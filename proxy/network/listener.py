@@ -41,7 +41,7 @@ class Dialler(Protocol):
     ) -> tuple[Socket, Address]:
         """See `headrace.proxy.network.upstream.Upstream.dial`."""
 
-    async def refresh(self) -> bool:
+    async def refresh(self) -> None:
         """See `headrace.proxy.network.upstream.Upstream.refresh`."""
 
     async def wait_for_refresh(self) -> None:

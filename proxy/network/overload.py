@@ -48,8 +48,8 @@ ENOUGH: Final = 0.95
 """The part of ``limits.max_memory`` below which accepting resumes, so that it does not pause again at the next
 check."""
 TRIM_S: Final = 5.0
-"""Time between two requests to the C library to return freed memory to the system, while that is short; and for which
-clients may hold memory meanwhile."""
+"""While memory is short, the time between two calls of ``malloc_trim``, and between two calls of
+`Overload.on_lasting_shortage`, which closes connections that hold memory."""
 
 
 def raise_descriptor_limit() -> int:
@@ -102,7 +102,8 @@ class Overload:
         self.on_pause: Callable[[str], None] = lambda _: None
         """Called with the reason, again and again while accepting is paused, to make room."""
         self.on_lasting_shortage: Callable[[int, str], None] = lambda _short_bytes, _reason: None
-        """Called every `TRIM_S` while accepting is paused for so many bytes of memory, first after that time."""
+        """Called every `TRIM_S` while accepting is paused for lack of memory, the first time after `TRIM_S`, with the
+        number of bytes that have to be freed, and the reason."""
         self._descriptors = descriptors
         self._counters = counters
         self._memory = Memory()

@@ -198,15 +198,15 @@ class PlainSocket(Watched):
         return count
 
     async def steps(self, step: Callable[[], bool]) -> None:
-        """See `headrace.proxy.network.poller.Watched.steps`. What was expected before does not count."""
+        """See `headrace.proxy.network.poller.Watched.steps`. What `expect` has set is removed."""
         self.report_all()
         await super().steps(step)
 
     def expect(self, count: int) -> None:
-        """Let the socket be reported readable when ``count`` bytes have arrived, but at most `MOST_EXPECTED_BYTES`, or
-        the stream has ended. ``count``: the least number of bytes that the peer still sends for a frame.
+        """Report the socket readable only when ``count`` bytes have arrived, but at most `MOST_EXPECTED_BYTES`, or the
+        stream has ended. ``count`` must not exceed what the peer still sends for a frame.
 
-        The next ``count`` replaces it; a step calls this, or sets ``may_read``, whenever it has read.
+        Each call replaces the number before; a step calls this, or sets ``may_read``, whenever it has read.
         """
         count = min(max(count, 1), MOST_EXPECTED_BYTES)
         if count != self._expected and _LOW_WATER is not None:

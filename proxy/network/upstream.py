@@ -165,18 +165,18 @@ class Upstream:
             raise fault
         return await self._connect(moved_to, caller), moved_to
 
-    async def refresh(self) -> bool:
-        """Request the list of brokers from a bootstrap server and return whether it answered.
+    async def refresh(self) -> None:
+        """Request the list of brokers from a bootstrap server, and set `reached`.
 
-        Concurrent callers share one request; those that joined it get ``True``. It waits for no turn, or clients that
-        are not known could delay all that share it.
+        Concurrent callers share one request. It waits for no turn, or clients that are not known could delay all that
+        share it.
         """
         if self._refreshing is not None:
             await self._refreshing.wait()
-            return True
+            return
         self._refreshing = trio.Event()
         try:
-            return await self._ask_for_brokers()
+            await self._ask_for_brokers()
         finally:
             self._asked.set()
             self._refreshing.set()
@@ -309,7 +309,7 @@ class Upstream:
         if address in self._sessions or len(self._sessions) < MOST_SESSIONS:
             self._sessions[address] = session
 
-    async def _ask_for_brokers(self) -> bool:
+    async def _ask_for_brokers(self) -> None:
         no_topics = b"\x00\x00\x00\x00"
         try:
             body = await self.request(ApiKey.METADATA, _METADATA_VERSION, no_topics)
@@ -317,13 +317,13 @@ class Upstream:
             if not names_brokers(_METADATA_VERSION, body):
                 raise UnansweredFault("the broker answered with an error")
         except (UpstreamFault, PeerFault) as fault:
-            self.reached = isinstance(fault, UnansweredFault) and await self.answers()
+            # A listener that requires SASL answers nothing to a proxy without a login, but serves clients.
+            self.reached = self._log_in is None and isinstance(fault, UnansweredFault) and await self.answers()
             self._log_refresh_failure(str(fault))
-            return False
+            return
         self.reached = True
         learn(self._topology, found, complete=True)
         self.serves_anonymous = self.sasl is None
-        return True
 
     def _log_refresh_failure(self, reason: str) -> None:
         """Log why the list of brokers was not received, once a minute for each reason."""
@@ -332,8 +332,8 @@ class Upstream:
             return
         if self.reached:
             log.info(
-                "the cluster was not asked for its brokers; they are learned from clients' Metadata",
-                reason=f"{reason}, as listeners that require SASL do; the proxy has no credentials of its own",
+                "the list of brokers was not received; brokers are learned from the Metadata replies to clients",
+                reason=f"{reason}, as listeners that require SASL do; {self.setting}.sasl is not set",
                 left_out=left_out or None,
             )
         else:

@@ -76,7 +76,7 @@ def _describe(options: ClusterOptions, names: tuple[str, ...], defaults: tuple[s
 
 def _resolve(options: ClusterOptions, names: tuple[str, ...], defaults: tuple[str, ...]) -> None:
     from headrace.proxy.quota_tools.arguments import client_of
-    from headrace.proxy.quota_tools.resolution import doubts, resolve, unknown_types
+    from headrace.proxy.quota_tools.resolution import resolution_warnings, resolve, unknown_types
     from headrace.proxy.quota_tools.text import resolved_lines
 
     client = client_of(names, defaults)
@@ -84,7 +84,7 @@ def _resolve(options: ClusterOptions, names: tuple[str, ...], defaults: tuple[st
         cluster.check_types(unknown_types(client))
         quotas = cluster.describe(report=warn)
     print_lines(resolved_lines(resolve(quotas, client), overridden=False))
-    warn(*(f'{doubt}; see "headrace quotas resolve --help"' for doubt in doubts(quotas, client)))
+    warn(*(f'{warning}; see "headrace quotas resolve --help"' for warning in resolution_warnings(quotas, client)))
 
 
 def _alter(

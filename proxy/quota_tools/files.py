@@ -44,7 +44,7 @@ _BEYOND_BMP: Final = 0x10000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QuotaFile:
-    """The quotas of a file, and the policies that it has and a cluster cannot be sent."""
+    """The quotas of a file, and the names of its policies, which cannot be sent to a cluster."""
 
     quotas: dict[QuotaEntity, dict[str, float]] = field(default_factory=dict)
     policies: tuple[str, ...] = ()

@@ -30,7 +30,7 @@ from headrace.proxy.quota_tools.options import (
 from headrace.quota_callbacks.entities import LONG_MAX
 
 if TYPE_CHECKING:
-    from headrace.proxy.admin.client import AdminClient
+    from headrace.proxy.admin.client import AdminServerClient
     from headrace.proxy.quota_tools.options import ClusterOptions
 
 
@@ -117,7 +117,7 @@ def resolve(
             quotas = cluster.describe(report=warn)
         resolved = resolution.resolve(quotas, client, schema)
     advice = ALSO_WITH_PLUGINS if config is None else f"no plugin of {config} defines these entity types"
-    warn(*(f"{doubt}; {advice}" for doubt in resolution.doubts(quotas, client, schema)))
+    warn(*(f"{warning}; {advice}" for warning in resolution.resolution_warnings(quotas, client, schema)))
     if as_json:
         print_json(resolved_json(resolved))
         return
@@ -209,7 +209,7 @@ def audit(
     names: tuple[str, ...],
     defaults: tuple[str, ...],
     as_json: bool,
-    admin: AdminClient,
+    admin: AdminServerClient,
 ) -> None:
     """List who has changed which quota, newest first. Asks the admin server of a running proxy.
 

@@ -148,7 +148,7 @@ def unknown_types(client: Client, schema: QuotaSchema = BUILTIN_SCHEMA) -> list[
     return sorted(client.others.keys() - schema.entity_types.keys())
 
 
-def doubts(quotas: Quotas, client: Client, schema: QuotaSchema = BUILTIN_SCHEMA) -> Iterator[str]:
+def resolution_warnings(quotas: Quotas, client: Client, schema: QuotaSchema = BUILTIN_SCHEMA) -> Iterator[str]:
     """Yield a clause about the entity types that ``schema`` does not have, for which `resolve` can be wrong."""
     if named := unknown_types(client, schema):
         yield f"of {', '.join(named)}, only quotas of exactly this name and of the default are found"

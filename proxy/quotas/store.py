@@ -62,9 +62,9 @@ class Change:
     """The audit record of a change of one key of one entity. ``None`` as a value is a quota that is not set."""
 
     sequence: int
-    """Position in the store; increases with every change, with gaps. After the log of a store was replaced, the same
-    change has one position in `QuotaStore.audit` and a higher one in the other methods, which return no position of the
-    former log again."""
+    """Position in the store; increases with every change, with gaps. When the log of a topic store is replaced, the
+    positions in `QuotaStore.audit` are those in the new log, while the positions in the other methods continue above
+    all earlier ones."""
     time_ms: int
     """Wall-clock time, in milliseconds since 1970."""
     author: Author

@@ -1,5 +1,6 @@
 """The server: start, serve, reload, drain and stop.
 
+command             what ``headrace run`` does: runs the server, and prints the line "headrace ready"
 server              the server: owns the nurseries and the state that connections share
 running             starting the event loop, and its clock
 parts               creation of the parts of a server from its configuration
@@ -10,7 +11,7 @@ reloading           reloading the configuration
 quotas              the quotas of the configuration, of the store and of the brokers
 owner_lookup        asking brokers for the owners of delegation tokens
 bucket_state_file   the file that keeps bucket state across restarts
-room                closing connections to free memory, or while no further one can be accepted
+eviction            closing connections to free memory, or while no further one can be accepted
 service_manager     messages to systemd: ready, reloading, stopping, and the watchdog
 garbage_collection  freezing of long-lived objects, so that collections do not stall the loop
 """

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
     from headrace.quota_callbacks.buckets.client_quotas import ClientQuotas
-    from headrace.quota_callbacks.buckets.kinds import QuotaBucket
+    from headrace.quota_callbacks.buckets.quota_bucket import Owner, QuotaBucket
     from headrace.quota_callbacks.buckets.sampled_rate import Window
 
 log = structlog.get_logger("headrace.bucket_state")
@@ -61,7 +61,7 @@ Row = tuple[str, int | str, str]
 
 Any of them may be damaged; `_restore` checks them."""
 State = tuple[list[Any], "Mapping[str, Any]"]
-"""A bucket's name (quota key, metric tags, samples and seconds of its window) and its state."""
+"""A bucket's name (quota key, metric tags, samples and seconds of its window), and its state with its owner."""
 
 
 class BucketStateFile:
@@ -131,8 +131,13 @@ async def _states_of(quotas: ClientQuotas, since_ms: int, now_ms: int) -> list[S
         if number % BUCKETS_PER_SLICE == 0:
             await trio.lowlevel.checkpoint()
         if bucket.last_used_ms >= since_ms:
-            states.append((_name(bucket), bucket.state(now_ms)))
+            states.append((_name(bucket), _state(bucket, now_ms)))
     return states
+
+
+def _state(bucket: QuotaBucket, now_ms: int) -> Mapping[str, Any]:
+    state = bucket.state(now_ms)
+    return state if bucket.owner is None else {**state, "owner": bucket.owner}
 
 
 def _name(bucket: QuotaBucket) -> list[Any]:
@@ -144,7 +149,8 @@ async def _restore(rows: Iterable[Row], quotas: ClientQuotas, now_ms: int) -> in
     """Restore bucket states, and return how many.
 
     Skips a row whose bucket would have expired since it was saved, or whose window is configured differently now.
-    Rows that are damaged or were written by another release are skipped, too, and logged in one line.
+    Rows that are damaged or were written by another release are skipped, too, and logged in one line. Buckets count
+    for their owner as before (`headrace.quota_callbacks.buckets.bucket_table`), and those beyond a maximum are skipped.
     """
     restored = skipped = 0
     first: dict[str, str] = {}
@@ -158,15 +164,26 @@ async def _restore(rows: Iterable[Row], quotas: ClientQuotas, now_ms: int) -> in
             window = quotas.window(key_name)
             if (window.samples, window.seconds) != (samples, seconds) or down_ms >= _kept_ms(seconds):
                 continue
-            quotas.restore(key_name, dict(tags), json.loads(text, object_hook=_decode_bytes), now_ms - down_ms)
+            state = json.loads(text, object_hook=_decode_bytes)
+            owner = _owner(state.pop("owner", None))
+            restored += quotas.restore(key_name, dict(tags), state, now_ms - down_ms, owner)
         except (ValueError, TypeError, LookupError, AttributeError, ArithmeticError, RecursionError) as error:
             first = first or {"bucket": name, "error": str(error)}
             skipped += 1
-            continue
-        restored += 1
     if skipped:
         log.warning("rows of the bucket state file were skipped", rows=skipped, **first)
     return restored
+
+
+def _owner(value: Any) -> Owner | None:
+    """Return the owner of a row. Raises ``ValueError`` if it is damaged."""
+    match value:
+        case None:
+            return None
+        case [str(user), str(address)]:
+            return user, address
+        case _:
+            raise ValueError(f"owner is {value!r}; it must be a user and an address")
 
 
 def _longest_kept_ms(window: Callable[[QuotaKey], Window]) -> int:

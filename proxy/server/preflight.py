@@ -262,12 +262,12 @@ def _warnings_of_logins(tables: ListenerTables) -> Iterator[str]:
         return
     if sasl.identities and shown is ClientCertificates.NONE:
         yield (
-            f"{tables.upstream_setting}.sasl.identities: all clients are refused, since they prove no user to the"
-            f" proxy; set {setting}.sasl.mode to terminate, or {setting}.tls.client_certificates to required"
+            f"{tables.upstream_setting}.sasl.identities: all clients are refused, since the proxy does not authenticate"
+            f" them; set {setting}.sasl.mode to terminate, or {setting}.tls.client_certificates to required"
         )
     elif not sasl.identities and shown is not ClientCertificates.REQUIRED:
         yield (
-            f"{tables.upstream_setting}.sasl: clients that prove nothing act as the proxy's user; set"
+            f"{tables.upstream_setting}.sasl: clients that do not authenticate act at the brokers as its user; set"
             f" {setting}.sasl.mode to terminate, or {setting}.tls.client_certificates to required"
         )
 

@@ -29,6 +29,7 @@ from headrace.proxy.network.sockets import PlainSocket
 from headrace.proxy.network.tls.renewal import CERTIFICATES_S, renew
 from headrace.proxy.network.tls.rustls.sockets import socket_kind
 from headrace.proxy.server.configured import choice_of, ports_of
+from headrace.proxy.server.eviction import MemoryLimit, UnservedConnections, return_large_objects
 from headrace.proxy.server.garbage_collection import Collector
 from headrace.proxy.server.parts import (
     create_admission,
@@ -40,7 +41,6 @@ from headrace.proxy.server.parts import (
 from headrace.proxy.server.preflight import check_at_start
 from headrace.proxy.server.quotas.quotas_in_force import QuotasInForce
 from headrace.proxy.server.reloading import Reloader, log_warnings
-from headrace.proxy.server.room import MemoryLimit, UnservedConnections, return_large_objects
 from headrace.proxy.server.running import running_clock
 from headrace.proxy.server.service_manager import STOPPING
 from headrace.quota_callbacks.hookspecs import PluginContext
@@ -183,7 +183,7 @@ class Server:
 
     @property
     def unreached(self) -> list[str]:
-        """The tables of the upstream listeners no broker of which has answered the proxy's latest request."""
+        """The settings of the upstreams whose latest request for the list of brokers no broker has answered."""
         upstreams = {each.upstream.setting: each.upstream for each in self.shared.listeners}
         return [setting for setting, upstream in upstreams.items() if not upstream.reached]
 

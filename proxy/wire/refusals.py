@@ -77,7 +77,8 @@ class _Refusal:
     placed: bool = False
     """Whether the error code was set in at least one field."""
     nothing_to_name: bool = True
-    """Whether the request has no array that is answered row by row; an empty array counts as one, null does not."""
+    """Whether every array of the request that is answered row by row is null or missing. An empty array makes this
+    false."""
 
 
 def refusal_in_steps(

@@ -118,11 +118,11 @@ class BucketTable:
 
 
 def owner_of(connection: Connection, chosen: str, tags: Tags) -> Owner | None:
-    """Return the owner that a bucket with ``tags`` counts for; ``None`` if its tags do not contain ``chosen``.
+    """Return the user and address whose maximum includes a bucket with ``tags``; an IPv6 address counts as its /64.
 
-    ``chosen`` is a name that the client has chosen, such as its client id. The owner is the user with the address, of
-    which IPv6 addresses count as their /64. A chosen name that is empty, or that is the user's, has no owner:
-    there is one of each, and it can be the name of a bucket of the user itself.
+    ``chosen`` is a name that the client has chosen, such as its client id. Return ``None`` if the tags do not contain
+    it, or if it is empty or the user's own name: a user has at most one such bucket of each kind, and it may be the
+    bucket of the user itself.
     """
     if not chosen or chosen == connection.user or all(value != chosen for _, value in tags):
         return None

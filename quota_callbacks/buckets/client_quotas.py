@@ -45,10 +45,11 @@ OVERFLOW: Final = "overflow"
 """Metric tag of a bucket that client ids without one share, with their limit as its value."""
 
 WAITS: Final = "waits"
-"""Together with the slot: the key in ``request.notes`` under which the bucket is kept that the request waits for."""
+"""``request.notes[WAITS, slot]`` is the bucket for whose wait the request is held."""
 
 ASKED: Final = "asked"
-"""Together with the slot: the key in ``request.notes`` of a request that waits as one of a new connection does."""
+"""``request.notes[ASKED, slot]`` is set if `BucketSource.wait` has to treat the request as the first one of a new
+connection."""
 
 MetricTags = Callable[[str, str, str], "Mapping[str, str] | None"]
 QuotaLimit = Callable[[str, "Mapping[str, str]"], "float | None"]
@@ -92,8 +93,8 @@ class BucketSource(ABC):
         return verdict
 
     def ask_again(self, request: Request, slot: object) -> Throttle:
-        """Return the verdict on a request that need not wait now, but shall if another callback holds it until its
-        entity has to wait: then as one of a new connection, since it was not charged before.
+        """Return a verdict that does not hold the request, but has this callback called again if another one holds it.
+        `wait` then treats it as the first request of a new connection, since it was not charged.
         """
         request.make_notes()[ASKED, slot] = True
         return NOT_HELD
@@ -251,9 +252,17 @@ class ClientQuotas(BucketSource):
         self._apply(limit, bucket, dict(tags))
         return bucket
 
-    def restore(self, key: str, tags: Mapping[str, str], state: Mapping[str, Any], now_ms: int) -> None:
-        """Restore the state of a bucket from before a restart (`QuotaBucket.state`); ages count from ``now_ms``."""
-        self.named((quota_key(key), tuple(tags.items()))).restore(state, now_ms)
+    def restore(
+        self, key: str, tags: Mapping[str, str], state: Mapping[str, Any], now_ms: int, owner: Owner | None = None
+    ) -> bool:
+        """Restore the state of a bucket of ``owner`` from before a restart (`QuotaBucket.state`); ages count from
+        ``now_ms``. Return ``False`` if there is no room for the bucket."""
+        name = (quota_key(key), tuple(tags.items()))
+        bucket = self.named(name, owner)
+        if bucket.name != name:
+            return False
+        bucket.restore(state, now_ms)
+        return True
 
     def quotas_changed(self) -> None:
         """Resolve every bucket's limit again at its next use. The state of the buckets is kept."""

@@ -69,7 +69,9 @@ class RateBucket(QuotaBucket):
         throttle_ms = rate.throttle_ms(limit, now_ms, longest_ms=longest_ms)
         if throttle_ms == 0:
             return None
-        if throttle_ms == longest_ms:  # new connections wait for what the rate remembers, or the limit would not hold
+        if throttle_ms == longest_ms:
+            # The throttle was cut. New connections wait until the rate is back at the limit: otherwise a client could
+            # exceed it by reconnecting.
             window = self.window
             self._note_throttle(
                 rate.throttle_ms(limit, now_ms, longest_ms=window.samples * window.seconds * 1000), now_ms
@@ -91,8 +93,8 @@ class RateBucket(QuotaBucket):
         return max(0.0, self._rate.room(limit))
 
     def has_lasting_credit(self, now_ms: int) -> bool:
-        """Return whether the credit is enough for `LASTING_S` at the present rate, so that it will hardly be used up:
-        Kafka's rate drops what was charged once a sample."""
+        """Return whether the credit lasts for `LASTING_S` at the present rate. It is then unlikely to be used up, since
+        it grows each time that the rate drops its oldest sample."""
         credit = self.credit(now_ms)
         return credit > 0 and credit >= self._rate.rate(now_ms) * LASTING_S
 
@@ -104,9 +106,8 @@ class RateBucket(QuotaBucket):
         if self._timeline is None:
             self.reserve(0.0, now_ms)
         self.correct(amount, now_ms, forwarded=True)
-        return self._mute_only(
-            self.reserve(0.0, now_ms), now_ms
-        )  # until the debt, this charge included, is in the burst
+        # Until the debt, which includes this charge, is within the burst.
+        return self._mute_only(self.reserve(0.0, now_ms), now_ms)
 
     def record(self, amount: float, now_ms: int) -> None:
         """Record ``amount`` without a verdict; a negative one un-records a charge of the same ``now_ms``.

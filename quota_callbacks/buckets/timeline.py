@@ -70,9 +70,9 @@ class Timeline:
     def delay_ms(self, settled: float, limit: float, burst: float, now_ms: int) -> int:
         """Return by how many milliseconds the slot of a request has moved, rounded up; 0 if it has by very little.
 
-        ``settled`` is the value of `settled` when its slot was reserved. What requests before it cost beyond their
-        reservations delays its slot, or an entity whose requests cost more than expected would exceed its limit as long
-        as requests wait.
+        ``settled`` is the value of `settled` when its slot was reserved. The slot is delayed by what earlier requests
+        cost beyond their reservations. Otherwise, an entity whose requests cost more than was reserved would exceed its
+        limit for as long as requests are held.
         """
         excess = min(self._settled - settled, self.debt(limit, now_ms) - burst)
         delay_ms = _wait_ms(excess, limit)

@@ -48,7 +48,8 @@ class Wait:
 
     @property
     def gate_ms(self) -> int:
-        """The time before which a request has to be checked: the end of the wait, or never while requests wait."""
+        """The time until which `QuotaBucket.wait` has to be called before a charge: the end of the wait, or always
+        while requests are in the queue."""
         return ALWAYS if self._tickets else self.until_ms
 
     def extend(self, since_ms: int, until_ms: int, now_ms: int) -> None:

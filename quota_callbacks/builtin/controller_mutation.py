@@ -44,8 +44,8 @@ UNCHANGED: Final = frozenset[int](ErrorCode) - {
     ErrorCode.REQUEST_TIMED_OUT,
     ErrorCode.UNKNOWN_SERVER_ERROR,
 }
-"""The errors after which a topic is as before. A request that timed out may still be carried out: a broker with
-ZooKeeper answers so to one whose time-out is 0."""
+"""The errors after which a topic is certainly unchanged. After REQUEST_TIMED_OUT the change may still be made: a broker
+with ZooKeeper returns it for every request with ``timeout_ms`` 0, and carries out the request afterwards."""
 METADATA: Final = ApiKey.METADATA.value
 STRICT_FROM: Final = {
     ApiKey.CREATE_TOPICS.value: 6,
@@ -66,7 +66,8 @@ class ControllerMutation(BucketCallback):
     def __init__(self) -> None:
         super().__init__()
         self.sources: list[BucketSource] = []
-        """The buckets that this callback and those for other entities charge; all of them have the same list."""
+        """The bucket sources of this callback and of those that `scoped_callback` has created, which share this
+        list."""
 
     def _charge_to(self, quotas: BucketSource) -> None:
         super()._charge_to(quotas)

@@ -16,7 +16,7 @@ from pydantic import Field, ValidationError
 
 from headrace.quota_callbacks.builtin.request_costs import RequestCost
 from headrace.quota_callbacks.files import read_ordinary_file
-from headrace.quota_callbacks.options import Fault, Parsed, Table, faults_of, misfits, text
+from headrace.quota_callbacks.options import Fault, Parsed, Table, faults_of, text, validation_error
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -42,7 +42,7 @@ def _parse_costs(table: object) -> dict[int, RequestCost]:
         except (TypeError, ValueError, AttributeError, OverflowError) as error:
             faults.append(Fault(path=(name,), found=cost, rule=f"{_RULE} ({error})"))
     if faults:
-        raise misfits(faults)
+        raise validation_error(faults)
     return costs
 
 
@@ -88,7 +88,7 @@ def load_costs(path: str, option: str = OPTION) -> dict[int, RequestCost]:
     raise ValueError(f"{where}: {faults}; {_FILE_RULE}")
 
 
-def spell_costs(costs: Mapping[int, RequestCost], notes: Mapping[int, str], head: str = "") -> str:
+def costs_text(costs: Mapping[int, RequestCost], notes: Mapping[int, str], head: str = "") -> str:
     """Return the text of a file for `load_costs`, with ``head`` as the first comment and a note after each API."""
     lines = [f"# {line}".rstrip() for line in head.splitlines()]
     lines.append(f"[{TABLE}]")

@@ -47,11 +47,11 @@ FREE_IN_FLIGHT: Final = 10
 LARGE_REPLY_BYTES: Final = 4096
 
 REMEMBERED_MS: Final = 60_000
-"""For how long at least a ratio is the highest one, and for at most twice as long."""
+"""Length of an interval. A ratio counts in its own interval and in the next one."""
 
 
 class HighestRatios:
-    """The highest ratio of two costs lately, at least 1, by API key."""
+    """The highest ratio of two costs in the current and the previous interval, at least 1, by API key."""
 
     __slots__ = ("_by_api",)
 
@@ -88,7 +88,7 @@ class RequestPercentage(BucketCallback):
         self._request_time_ms: Callable[[Request], float | None]
         self._costs: Mapping[int, RequestCost] = DEFAULT_COSTS
         self._costlier = HighestRatios()
-        """How many times as much as without its reply a request of each API has cost."""
+        """The ratios of the cost of a request to the cost that the model predicts without its reply."""
         self._exempt_time: SampledRate
 
     def _read_options(self, context: PluginContext) -> None:

@@ -93,7 +93,8 @@ class Usage:
     amount: float
     """The amount in the unit of ``op``; for `Op.PRODUCER_ID`, the id."""
     strict: bool
-    """Controller mutations only: whether they are refused while the bucket is overdrawn, not charged and throttled."""
+    """Controller mutations only: whether a mutation is refused while the bucket is overdrawn. If false, it is charged,
+    and then the client is throttled."""
 
 
 class Replay:

@@ -42,7 +42,7 @@ ADDRESS_IN_USE = "Address already in use"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Surroundings:
+class ClusterSettings:
     """The settings that all nodes of one cluster share."""
 
     topology: Topology
@@ -62,12 +62,10 @@ class Broker:
     ("JMX", too, if it was requested).
     """
 
-    __slots__ = ("_blocks", "_node", "_program", "_surroundings", "_wait_ready", "host", "roles")
+    __slots__ = ("_blocks", "_node", "_program", "_settings", "_wait_ready", "host", "roles")
 
-    def __init__(
-        self, surroundings: Surroundings, node: Node, block: PortBlock, wait_ready: Callable[[], None]
-    ) -> None:
-        self._surroundings = surroundings
+    def __init__(self, settings: ClusterSettings, node: Node, block: PortBlock, wait_ready: Callable[[], None]) -> None:
+        self._settings = settings
         self._node = node
         self._blocks = [block]
         self._wait_ready = wait_ready
@@ -110,12 +108,12 @@ class Broker:
     @property
     def log_path(self) -> Path:
         """The file with the output of Kafka and the JVM, over all restarts."""
-        return self._surroundings.directory.path / f"node-{self.node_id}.log"
+        return self._settings.directory.path / f"node-{self.node_id}.log"
 
     @property
     def log_directory(self) -> Path:
         """The directory of the partitions and the metadata log."""
-        return self._surroundings.directory.path / f"node-{self.node_id}"
+        return self._settings.directory.path / f"node-{self.node_id}"
 
     def __repr__(self) -> str:
         return f"<{'+'.join(self.roles)} {self.node_id} at {self.address}>"
@@ -184,18 +182,18 @@ class Broker:
 
     def launch(self) -> None:
         """Start the process and return at once; `KafkaCluster.wait_ready` waits until it serves."""
-        around = self._surroundings
+        settings = self._settings
         if not self.log_directory.exists():
             format_directory(
                 self.log_directory,
-                cluster_id=around.cluster_id,
+                cluster_id=settings.cluster_id,
                 node_id=self.node_id,
-                checkpoint=around.checkpoint,
+                checkpoint=settings.checkpoint,
             )
         listening = replace(self._node, ports={name: port for name, port in self._node.ports.items() if name != JMX})
-        properties = around.directory.path / f"node-{self.node_id}.properties"
+        properties = settings.directory.path / f"node-{self.node_id}.properties"
         properties.write_text(
-            render(server_properties(around.topology, listening, self.log_directory)), encoding="ascii"
+            render(server_properties(settings.topology, listening, self.log_directory)), encoding="ascii"
         )
         with self.log_path.open("ab") as log, Path(os.devnull).open("rb") as nothing:
             self._program = start_program(
@@ -204,20 +202,20 @@ class Broker:
                 stdin=nothing.fileno(),
                 stdout=log.fileno(),
                 stderr=log.fileno(),
-                directory=around.directory,
+                directory=settings.directory,
             )
 
     def _command(self, properties: Path) -> list[str]:
-        around = self._surroundings
+        settings = self._settings
         jmx = _jmx_options(self._node.ports[JMX]) if JMX in self._node.ports else ()
         return java_command(
-            around.topology.version,
+            settings.topology.version,
             BROKER_CLASS,
             [str(properties)],
-            heap_mb=around.heap_mb,
-            options=(*around.jvm_options, *jmx),
-            log_level=around.log_level,
-            class_data=around.class_data,
+            heap_mb=settings.heap_mb,
+            options=(*settings.jvm_options, *jmx),
+            log_level=settings.log_level,
+            class_data=settings.class_data,
         )
 
     def failed_on_a_taken_port(self) -> bool:

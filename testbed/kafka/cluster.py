@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Self
 
 from testbed.errors import ClusterError
 from testbed.kafka.artifacts import DEFAULT_BROKER_VERSION
-from testbed.kafka.broker import Broker, Surroundings, port_names
+from testbed.kafka.broker import Broker, ClusterSettings, port_names
 from testbed.kafka.class_data import class_data_archive
 from testbed.kafka.launch import STARTING_OPTIONS
 from testbed.kafka.probe import Answer, ask
@@ -99,7 +99,7 @@ class KafkaCluster:
         self._start_timeout_s = start_timeout_s
         self._controllers: list[Broker] = []
         self._directory: SupervisedDirectory | None = None
-        self._surroundings: Surroundings | None = None
+        self._settings: ClusterSettings | None = None
 
     def __enter__(self) -> Self:
         self.start()
@@ -154,14 +154,14 @@ class KafkaCluster:
             node.release()
         self.brokers = []
         self._controllers = []
-        self._surroundings = None
+        self._settings = None
 
     def add_broker(self, node_id: int | None = None, config: Properties | None = None) -> Broker:
         """Start another broker, which is not a controller, and return it when it serves and all brokers know it.
 
         The default of its id is one above the highest. Raises ClusterError.
         """
-        if self._surroundings is None:
+        if self._settings is None:
             raise ClusterError("the cluster has not been started")
         taken = {broker.node_id for broker in [*self.brokers, *self._controllers]}
         chosen = 1 + max(broker.node_id for broker in self.brokers) if node_id is None else node_id
@@ -169,7 +169,7 @@ class KafkaCluster:
             raise ClusterError(f"node id {chosen} is taken; the cluster has {sorted(taken)}")
         block, ports = self._reserve(("broker",))
         node = Node(node_id=chosen, roles=("broker",), ports=ports, config=dict(config or {}))
-        broker = Broker(self._surroundings, node, block, self.wait_ready)
+        broker = Broker(self._settings, node, block, self.wait_ready)
         self.brokers.append(broker)
         broker.launch()
         self.wait_ready()
@@ -217,7 +217,7 @@ class KafkaCluster:
         roles = plan_roles(self._node_ids)
         places = {node_id: self._reserve(node_roles) for node_id, node_roles in roles.items()}
         self._directory = make_directory("headrace-kafka-")
-        self._surroundings = Surroundings(
+        self._settings = ClusterSettings(
             topology=Topology(
                 version=self.version,
                 brokers=len(self._node_ids),
@@ -241,7 +241,7 @@ class KafkaCluster:
             config = self._broker_configs.get(node_id, {})
             node = Node(node_id=node_id, roles=roles[node_id], ports=ports, config=config)
             nodes = self.brokers if "broker" in node.roles else self._controllers
-            nodes.append(Broker(self._surroundings, node, block, self.wait_ready))
+            nodes.append(Broker(self._settings, node, block, self.wait_ready))
         for launched in [*self.brokers, *self._controllers]:
             launched.launch()
 

@@ -11,7 +11,7 @@ from pydantic import SecretStr
 
 from headrace.config import LogFormat, LogLevel, NodeIds, OnError, UnixPath
 from headrace.config.schema import DataPlane
-from headrace.config.tables.client_quotas import AlterRule, BrokersQuotas, StoreKind, Unreachable
+from headrace.config.tables.client_quotas import AlterRule, BrokersQuotasUse, StoreKind, Unreachable
 from headrace.config.tables.sasl import LookupMechanism, SaslMode, UnknownOwner, UpstreamIdentity
 from headrace.config.tables.tls import ClientCertificates, TlsVersion
 from headrace.config.values import AUTO
@@ -182,7 +182,7 @@ GOOD: Final = (
     Good("client_quotas.timeout", '"10m"', 600.0),
     Good("client_quotas.administrators", '["alice", "<default>"]', ("alice", "<default>")),
     Good("client_quotas.alter", '"administrators"', AlterRule.ADMINISTRATORS),
-    Good("client_quotas.brokers", '"show"', BrokersQuotas.SHOW),
+    Good("client_quotas.brokers", '"show"', BrokersQuotasUse.SHOW),
     Good("client_quotas.enforcement", '"paced"', EnforcementMode.PACED),
     Good("client_quotas.new_connections", '"kafka"', NewConnections.KAFKA),
     Good("limits.request_timeout", '"1h"', 3600.0),

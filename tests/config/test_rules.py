@@ -90,7 +90,7 @@ def test_an_admin_server_beyond_loopback_has_tokens(admin: str) -> None:
     (problem,) = said(head() + f'admin.listen = "{admin}"\n')
     assert problem == (
         f'headrace.toml:4: admin.token_file: required, since admin.listen ("{admin}") is neither a loopback address'
-        " nor a Unix socket, and clients do not prove themselves by certificates (admin.tls.client_certificates);"
+        " nor a Unix socket, and clients do not authenticate by certificates (admin.tls.client_certificates);"
         " expected the path of a file with a token; set it here or with --admin-token-file"
     )
 

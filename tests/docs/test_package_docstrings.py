@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-FOLDERS = ("benchmarks", "config", "examples", "pipeline", "plugins", "proxy", "quota_callbacks", "testbed")
+SHIPPED = ("config", "pipeline", "plugins", "proxy", "quota_callbacks")
+FOLDERS = (*SHIPPED, "benchmarks", "examples", "testbed")
 PACKAGES = sorted(
     str(init.parent.relative_to(ROOT)) for folder in FOLDERS for init in (ROOT / folder).rglob("__init__.py")
 )
@@ -31,3 +32,18 @@ def test_a_package_lists_its_modules(package: str) -> None:
     docstring = ast.get_docstring(ast.parse((ROOT / package / "__init__.py").read_text(encoding="utf-8")), clean=False)
     assert docstring is not None
     assert listed(docstring) == members(ROOT / package)
+
+
+FRAGMENT = re.compile(r'"""(By|Of|In|Its|Their|The same|Whom|How many|How much|Until) ')
+"""How a docstring begins that does not say what the thing is, only something about it."""
+
+
+def test_docstrings_say_what_a_thing_is() -> None:
+    found = [
+        f"{path.relative_to(ROOT)}:{number}: {line.strip()}"
+        for folder in SHIPPED
+        for path in (ROOT / folder).rglob("*.py")
+        for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1)
+        if FRAGMENT.search(line)
+    ]
+    assert found == []

@@ -18,7 +18,7 @@ from headrace.config.schema import Config
 from headrace.config.tables.limits import Limits
 from headrace.config.tables.tls import ClientCertificates, ListenTls
 from headrace.proxy.admin.http import PROBES
-from headrace.proxy.cli import _shown_tls_library, main
+from headrace.proxy.cli import main
 from headrace.proxy.data_plane.native import is_installed
 from headrace.proxy.network.broker_names import BrokerNames
 from headrace.proxy.network.tls import failures, kernel_support
@@ -29,6 +29,7 @@ from headrace.proxy.network.tls.subjects.mapping_patterns import StepBudget
 from headrace.proxy.network.tls.subjects.pattern_syntax import MAX_STATES, compile_pattern
 from headrace.proxy.network.tls.subjects.principals import MAX_RULES, PrincipalRules
 from headrace.proxy.network.upstream import other_protocol_of_broker
+from headrace.proxy.server.command import tls_library_text
 from headrace.proxy.wire.other_protocols import TLS
 from headrace.proxy.wire.proxy_protocol import MAX_HEADER_BYTES
 from headrace.quota_callbacks.identities import MAX_PRINCIPAL_CHARACTERS
@@ -241,7 +242,7 @@ def test_the_report_of_kernel_tls(monkeypatch: pytest.MonkeyPatch, problem: str 
     config = next(each for each in map(loads, blocks("toml")) if each.upstream.tls.kernel)
     report = "kernel TLS to brokers if OpenSSL supports it" if problem is None else "without kernel TLS, since"
     assert f"`{report}`" in WORDS
-    assert _shown_tls_library(config).endswith(f", {report}{f' {problem}' if problem else ''}")
+    assert tls_library_text(config).endswith(f", {report}{f' {problem}' if problem else ''}")
 
 
 def test_the_alerts_are_those_of_the_rules() -> None:

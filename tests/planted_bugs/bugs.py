@@ -115,8 +115,8 @@ BUGS: Final = (
     Bug(
         "a bucket restored after a restart is as if no time had passed",
         "proxy/server/bucket_state_file.py",
-        "object_hook=_decode_bytes), now_ms - down_ms)",
-        "object_hook=_decode_bytes), now_ms)",
+        "state, now_ms - down_ms, owner)",
+        "state, now_ms, owner)",
         "tests/proxy/server/test_bucket_state_file.py",
     ),
     # Who may do what

@@ -17,8 +17,9 @@ from click.testing import CliRunner
 
 from headrace.config import loads
 from headrace.config.editing import sample_text
-from headrace.proxy.cli import _print_ready, main
+from headrace.proxy.cli import main
 from headrace.proxy.data_plane.native import EXTENSION
+from headrace.proxy.server.command import ready_line
 from headrace.proxy.server.preflight import warnings_of
 from testbed.errors import TestbedError
 from testbed.preloaded_command import SCRIPT, run_headrace
@@ -285,13 +286,11 @@ def test_variables_alone_start_a_proxy() -> None:
         ('data_plane = "native"\nworkers = 2', ", native data plane, 2 threads"),
     ],
 )
-def test_the_native_data_plane_is_in_the_line(
-    setting: str, shown: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_native_data_plane_is_in_the_line(setting: str, shown: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, EXTENSION, None)
     servers = f'upstream.bootstrap_servers = ["{UNREACHABLE}"]\nlisten.address = "127.0.0.1:9192"'
-    _print_ready(loads(f"{setting}\n{servers}", "headrace.toml"), None, unreached=[])
-    assert capsys.readouterr().out.endswith(f", upstream {UNREACHABLE}{shown}\n")
+    line = ready_line(loads(f"{setting}\n{servers}", "headrace.toml"), None, unreached=[])
+    assert line.endswith(f", upstream {UNREACHABLE}{shown}")
 
 
 def test_workers_are_threads_with_a_warning(tmp_path: Path) -> None:

@@ -37,7 +37,7 @@ FETCH_CALLS = {"epoll_wait": 17, "recv": 3, "send": 3, "splice": 47}
 MANY_CALLS = {"epoll_wait": 2, "recv": 5, "send": 5, "splice": 2, "clock_gettime": 10 / 7}
 """Batches that are too small to be spliced, where they are walked: 64 KiB at a time."""
 MANY_FETCH_CALLS = {"epoll_wait": 16, "recv": 30, "send": 16, "clock_gettime": 32 / 7}
-"""The same of a reply, in sixteen pieces, of which each ends in a look whether there is more."""
+"""A reply in sixteen pieces; after each, a read finds that there is nothing more."""
 THREAD_CLOCK = {"clock_gettime": 6 / 7}
 """Two looks in one step of seven, at most six steps, where request time has a quota."""
 

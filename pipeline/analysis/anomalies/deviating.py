@@ -74,7 +74,8 @@ DEVIATIONS: Final = (
     " score double, usual_each double, requests double, produced double, bytes_per_request double"
 )
 """A row for each window and quantity that deviates. ``usual`` and ``score`` are null if the past is too short;
-``usual_each`` is the usual number of bytes per request, of windows with less than a fraction of them.
+``usual_each`` is the usual number of bytes per request; it is set only if the window has fewer, by ``Rules.factor`` or
+more.
 """
 
 
@@ -223,8 +224,9 @@ class _Compared:
     """NaN, as ``score``, if the past is too short."""
     score: Floats
     most: Floats
-    """The level that values exceeded in ``known_hours`` earlier hours; infinite, as ``least``, if there were fewer."""
+    """The level that values exceeded in ``known_hours`` earlier hours; minus infinity if there were fewer hours."""
     least: Floats
+    """The level that values were below in ``known_hours`` earlier hours; infinity if there were fewer hours."""
     steady: Bools
     """Whether the entity had usage in nine of ten earlier windows in which its cluster had any."""
     rules: Rules

@@ -144,8 +144,8 @@ def joined(parts: Any, seconds: range, starts: Starts, rules: Rules) -> Any:
 
 
 def extremes(windows: Windows, row: Ints, rows: int, hour: Ints, hours: int) -> tuple[Floats, Floats]:
-    """Return the highest and lowest value by row, quantity and hour; infinite for hours without windows. The windows
-    must be sorted by row and hour.
+    """Return the highest and lowest value by row, quantity and hour; minus infinity and infinity for hours without
+    windows. The windows must be sorted by row and hour.
     """
     highest, lowest = np.full((rows, hours, Q), -np.inf), np.full((rows, hours, Q), np.inf)
     if len(row):
@@ -303,8 +303,8 @@ def _rows_of_entries(table: Any, entity: Ints) -> Ints:
 
 
 def known_levels(table: Any, name: str, entity: Ints, entities: int, rules: Rules) -> Floats:
-    """Return the most extreme levels of past hours, in ``known_hours`` columns, the most extreme first; infinite where
-    there were fewer hours.
+    """Return the most extreme levels of past hours, in ``known_hours`` columns, the most extreme first. Where there
+    were fewer hours, they are minus infinity if ``name`` is ``highest``, and infinity if it is ``lowest``.
     """
     highest = name == "highest"
     levels = np.full((entities, Q, rules.known_hours), -np.inf if highest else np.inf)

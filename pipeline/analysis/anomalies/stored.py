@@ -81,6 +81,10 @@ class Days:
     rules: Rules
     _records: Mapping[date, int] = field(default_factory=dict)
     """The number of usage records of each day."""
+    _with_windows: set[date] = field(default_factory=set)
+    """The days that have stored windows, of any length."""
+    _windowed: dict[date, int | None] = field(default_factory=dict)
+    """The number of usage records of the days whose windows are complete; ``None`` for a day without usage."""
     _sketched: dict[date, Row] = field(default_factory=dict)
     """The days of `_alone` with sketches: the columns that a day's rows share."""
     _alone: set[date] = field(default_factory=set)
@@ -104,6 +108,9 @@ class Days:
 
     def _look_up(self, begin: date, first: date, last: date) -> None:
         self._records = recorded_by_day(self.lake, begin, last)
+        if self.lake.has(WINDOWS):
+            dates = self.lake.files(WINDOWS).select(sf.col("partitionValues.date").cast("date").alias("date"))
+            self._with_windows = {row.date for row in dates.distinct().collect()}
         for block, is_of_these_rules in self._stored_blocks(begin):
             self._in_any_block |= set(days_between(block.first, block.last))
             if is_of_these_rules:
@@ -150,16 +157,22 @@ class Days:
 
     def _make_windows(self, day: date) -> int | None:
         """Make the windows of a day if needed. Return the number of usage records; ``None`` for a day without usage."""
+        if day not in self._windowed:
+            self._windowed[day] = self._stored_windows(day)
+            if self._windowed[day] is None and day in self._records:
+                usage = self.lake.read("usage", schemas.USAGE).where(sf.col("date") == day)
+                made = windows_of(usage, self.rules.window_s)
+                self._replace(WINDOWS, schemas.ANOMALY_WINDOWS, made, day, records=self._records[day])
+                self._windowed[day] = self._records[day]
+        return self._windowed[day]
+
+    def _stored_windows(self, day: date) -> int | None:
+        """Return the number of usage records of a day's windows; ``None`` if they are missing or incomplete."""
+        if day not in self._with_windows:
+            return None
         stored = self._of_this_length(WINDOWS, schemas.ANOMALY_WINDOWS).where(sf.col("date") == day)
         kept = stored.select("records").limit(1).collect()
-        if kept and self._is_of_all(kept[0], day):
-            return int(kept[0].records)
-        if day not in self._records:
-            return None
-        usage = self.lake.read("usage", schemas.USAGE).where(sf.col("date") == day)
-        made = windows_of(usage, self.rules.window_s)
-        self._replace(WINDOWS, schemas.ANOMALY_WINDOWS, made, day, records=self._records[day])
-        return self._records[day]
+        return int(kept[0].records) if kept and self._is_of_all(kept[0], day) else None
 
     def _make_sketches(self, day: date) -> None:
         """Make the sketches of a day if needed, once more when the day is final."""

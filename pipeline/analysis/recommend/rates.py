@@ -106,12 +106,16 @@ def rates(demands: DataFrame, rules: Rules) -> DataFrame:
 
 
 def measured(rated: DataFrame, rules: Rules) -> DataFrame:
-    """Return, by entity and key, percentiles, ``peak``, ``burst``, ``need`` (the quota that recorded usage needs),
-    ``top`` (the seconds that may be above the quota, and their rates) and durations.
+    """Return percentiles, ``peak``, ``burst`` and these columns, by entity and key:
 
-    ``seconds`` and ``held_seconds``: number of seconds with usage of this key, or with throttled or refused requests;
-    with the latter only. ``entity_seconds`` and ``storm_seconds``: number of seconds with any usage of the entity; of
-    retry storms. Producer ids counted by InitProducerId are kept only where none were recorded.
+    - ``seconds``: the number of seconds with usage of the key, or with throttled or refused requests
+    - ``held_seconds``: the number of seconds with throttled or refused requests
+    - ``entity_seconds``: the number of seconds with any usage of the entity
+    - ``storm_seconds``: the number of seconds of retry storms
+    - ``need``: the quota that would have throttled at most the permitted share of seconds
+    - ``top``: the seconds that may be above the quota, with their rates
+
+    Producer ids counted by InitProducerId are kept only where none were recorded.
     """
     number, count = sf.col("_number"), sf.col("active_seconds")
     allowed = sf.floor(count * rules.allow_throttled + 1e-9)  # ignores excess that is due to floating point

@@ -36,8 +36,9 @@ class Bucket:
     op: Op
     """The operation that is charged to it."""
     user: str
+    """The user in the bucket's metric tags; empty if all users share the bucket."""
     client_id: str
-    """Its metric tags; empty: all of them share it."""
+    """The client id in the bucket's metric tags; empty if all client ids share the bucket."""
     entity: str
     """The entity that has the quota."""
     limit: float

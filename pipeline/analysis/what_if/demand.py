@@ -32,11 +32,11 @@ BEGIN_S: Final = 0.5
 """When in its second a mute begins: the mean, since records do not show it."""
 
 GAP_S: Final = 1.0
-"""Time after a mute in which the next request comes of a sender that waited for its end: by how much records of one
-second move it."""
+"""A request that is recorded at most this long after a mute counts as one that waited for its end, since records have a
+precision of one second."""
 
 LONGEST_MUTE_S: Final = 86_400
-"""Longer mutes are cut: their rate is of a single request."""
+"""Longer mutes are shortened to this, since the rate before them is known from a single request."""
 
 
 def unserved(usage: DataFrame, at_most: float) -> DataFrame:

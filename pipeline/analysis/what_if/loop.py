@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from headrace.pipeline.analysis.what_if.buckets import Sender
     from headrace.pipeline.analysis.what_if.quotas import Quotas
-    from headrace.pipeline.analysis.what_if.waiting import Shift
+    from headrace.pipeline.analysis.what_if.waiting import HourlyDelay
     from headrace.quota_callbacks.buckets.kinds import QuotaBucket
     from headrace.quota_callbacks.verdicts import Throttle
 
@@ -104,20 +104,20 @@ class Loop:
 
     def finish(self) -> Iterator[HourSums]:
         """Send the usage that still waits, and yield the sums of each hour."""
-        shifts: Mapping[int, Shift] = {}
+        delays: Mapping[int, HourlyDelay] = {}
         if self._waiting is not None:
             self._waiting.finish()
-            shifts = self._waiting.hours
+            delays = self._waiting.hours
         for hour, tally in self._hours.items():
             recorded = (
                 hour, tally.events, tally.amount, tally.throttled, tally.refused, tally.throttle_ms, tally.longest_ms,
             )  # fmt: skip
-            shift = shifts.get(hour)
-            if shift is None:
+            delay = delays.get(hour)
+            if delay is None:
                 yield (*recorded, 0, 0, 0.0, None, 0)
                 continue
-            mean_ms = shift.amount_ms / shift.amount if shift.amount else None
-            yield (*recorded, shift.waits, shift.waited_ms, shift.amount, mean_ms, shift.longest_ms)
+            mean_ms = delay.amount_ms / delay.amount if delay.amount else None
+            yield (*recorded, delay.waits, delay.waited_ms, delay.amount, mean_ms, delay.longest_ms)
 
     def _usage(self, second: int, sender: int, amount: float) -> Usage:
         user, client_id = self._replays.senders[sender]

@@ -1,7 +1,7 @@
 """Charges to rates that are certainly not throttled, found for many buckets at once with NumPy.
 
-`headrace.pipeline.analysis.what_if.totals` charges the other ones with the code of the proxy, so a charge may be
-reported as uncertain that is not throttled, but never the other way round. The sums here are those of
+A charge that is reported as certain is never throttled; one that is reported as uncertain may be throttled or not, and
+`headrace.pipeline.analysis.what_if.totals` charges it with the code of the proxy. The sums here are those of
 `headrace.quota_callbacks.buckets.sampled_rate`, for charges at the end of a second and samples that begin at the
 beginning of one (`headrace.pipeline.analysis.events.open_second`). Pure.
 
@@ -44,7 +44,7 @@ class RateCharges:
     key: IntArray
     """The bucket's number, shifted by `SECOND_BITS`, plus the second."""
     value: FloatArray
-    """In units of the limit times seconds; above 0."""
+    """The charged amount, in units of the limit times seconds; above 0."""
     limit: FloatArray
     samples: IntArray
     """Number of samples of the bucket's window."""

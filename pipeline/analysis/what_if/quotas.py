@@ -22,7 +22,7 @@ class Quotas:
 
     windows: Mapping[QuotaKey, Window]
     changes: Sequence[OrderedChange]
-    """In order; those with order 0 apply from the beginning."""
+    """The changes in the order of time; those with order 0 apply from the beginning."""
     began_ms: int | None = None
     """The time of the first event; expiry of idle buckets is checked from then on."""
 

@@ -66,7 +66,7 @@ class Charges:
     """The bucket's number, shifted by `SECOND_BITS`, plus the second."""
     sender: IntArray
     amount: FloatArray
-    """In the unit of the bucket's operation."""
+    """The amount in the unit of the bucket's operation."""
 
     def __getitem__(self, rows: slice | IntArray | BoolArray) -> Charges:
         """Return a part of the charges."""

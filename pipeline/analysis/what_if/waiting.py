@@ -3,7 +3,7 @@
 A sender (user and client id) is one connection: what it would send while it is muted is sent in order when the mute
 ends. `headrace.pipeline.analysis.what_if.loop` uses this for one bucket at a time, and the charges are those of
 `headrace.quota_callbacks.records.replay`. Pure Python. Memory is bounded: the waiting usage of a sender that falls
-behind permanently is merged into `QUEUED` lots.
+behind permanently is merged into `QUEUED` entries.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ if TYPE_CHECKING:
     from headrace.quota_callbacks.verdicts import Throttle
 
 QUEUED: Final = 600
-"""Maximum number of lots that wait per sender: ten minutes of seconds. Further usage is added to the last lot."""
+"""Maximum number of entries that wait per sender: ten minutes of seconds. Further usage is added to the last entry."""
 
 KEPT: Final = 10_000
 """Number of senders above which those without waiting usage are removed."""
 
 
-class Lot:
+class WaitingUsage:
     """Waiting usage: its amount, and its intended times, as the mean weighted by amount and as the earliest."""
 
     __slots__ = ("amount", "first_ms", "hour", "mean_ms", "usage")
@@ -40,13 +40,13 @@ class Lot:
         self.hour = usage.t_ms // 3_600_000
 
     def add(self, usage: Usage) -> None:
-        """Merge ``usage`` into this lot."""
+        """Merge ``usage`` into this entry."""
         amount = self.amount + usage.amount
         self.mean_ms += (usage.t_ms - self.mean_ms) * usage.amount / amount
         self.amount = amount
 
 
-class Shift:
+class HourlyDelay:
     """The delays of usage intended for one hour."""
 
     __slots__ = ("amount", "amount_ms", "longest_ms", "waited_ms", "waits")
@@ -62,11 +62,11 @@ class Shift:
 class Sender:
     """The waiting usage of one sender, and the time at which its mute ends."""
 
-    __slots__ = ("free_ms", "lots")
+    __slots__ = ("entries", "free_ms")
 
     def __init__(self) -> None:
         self.free_ms = 0
-        self.lots: deque[Lot] = deque()
+        self.entries: deque[WaitingUsage] = deque()
 
 
 class WaitingSenders:
@@ -78,7 +78,7 @@ class WaitingSenders:
         self._due: list[tuple[int, int, Sender]] = []
         self._turn = 0
         self._most = KEPT
-        self.hours: dict[int, Shift] = {}
+        self.hours: dict[int, HourlyDelay] = {}
 
     def send(self, usage: Usage) -> None:
         """Send ``usage`` at its time, or queue it behind its sender's waiting usage. Times must not decrease."""
@@ -86,11 +86,11 @@ class WaitingSenders:
         while due and due[0][0] <= usage.t_ms:
             self._send_lot()
         sender = self._sender(usage)
-        free = not sender.lots and sender.free_ms <= usage.t_ms
+        free = not sender.entries and sender.free_ms <= usage.t_ms
         if free and self._charge(sender, usage, usage.t_ms // 3_600_000):
             return
-        if len(sender.lots) >= QUEUED:
-            sender.lots[-1].add(usage)
+        if len(sender.entries) >= QUEUED:
+            sender.entries[-1].add(usage)
             return
         self._wait(sender, usage)
 
@@ -118,13 +118,13 @@ class WaitingSenders:
     def _forget(self, now_ms: int) -> None:
         """Remove the senders that neither wait nor are muted."""
         self._senders = {
-            name: sender for name, sender in self._senders.items() if sender.lots or sender.free_ms > now_ms
+            name: sender for name, sender in self._senders.items() if sender.entries or sender.free_ms > now_ms
         }
         self._most = max(KEPT, 2 * len(self._senders))
 
     def _wait(self, sender: Sender, usage: Usage) -> None:
-        sender.lots.append(Lot(usage))
-        if len(sender.lots) == 1:
+        sender.entries.append(WaitingUsage(usage))
+        if len(sender.entries) == 1:
             self._push(sender)
 
     def _push(self, sender: Sender) -> None:
@@ -133,16 +133,16 @@ class WaitingSenders:
 
     def _send_lot(self) -> None:
         at_ms, _, sender = heapq.heappop(self._due)
-        lot = sender.lots.popleft()
-        shift = self._shift(lot.hour)
-        shift.amount += lot.amount
-        shift.amount_ms += lot.amount * (at_ms - lot.mean_ms)
-        shift.longest_ms = max(shift.longest_ms, at_ms - lot.first_ms)
-        usage = lot.usage
+        entry = sender.entries.popleft()
+        delay = self._delay_in(entry.hour)
+        delay.amount += entry.amount
+        delay.amount_ms += entry.amount * (at_ms - entry.mean_ms)
+        delay.longest_ms = max(delay.longest_ms, at_ms - entry.first_ms)
+        usage = entry.usage
         # Not strict: it might be refused forever while other senders use the bucket.
-        usage.t_ms, usage.amount, usage.strict = at_ms, lot.amount, False
-        self._charge(sender, usage, lot.hour)
-        if sender.lots:
+        usage.t_ms, usage.amount, usage.strict = at_ms, entry.amount, False
+        self._charge(sender, usage, entry.hour)
+        if sender.entries:
             self._push(sender)
 
     def _charge(self, sender: Sender, usage: Usage, hour: int) -> bool:
@@ -154,13 +154,13 @@ class WaitingSenders:
         return not isinstance(verdict, Refuse)
 
     def _mute(self, sender: Sender, now_ms: int, hour: int, verdict: Throttle | Refuse) -> None:
-        shift = self._shift(hour)
-        shift.waits += 1
-        shift.waited_ms += verdict.throttle_ms
+        delay = self._delay_in(hour)
+        delay.waits += 1
+        delay.waited_ms += verdict.throttle_ms
         sender.free_ms = now_ms + max(verdict.throttle_ms, 1)
 
-    def _shift(self, hour: int) -> Shift:
-        shift = self.hours.get(hour)
-        if shift is None:
-            shift = self.hours[hour] = Shift()
-        return shift
+    def _delay_in(self, hour: int) -> HourlyDelay:
+        delay = self.hours.get(hour)
+        if delay is None:
+            delay = self.hours[hour] = HourlyDelay()
+        return delay

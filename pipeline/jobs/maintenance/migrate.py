@@ -39,8 +39,8 @@ _PARTITIONS: Final = {
 def command(*, spark: SparkOptions, lake: str) -> Result:
     """Convert a lake of a version before Delta Lake, in place: its Parquet files get a log beside them.
 
-    No other job may use the lake meanwhile. Nothing is copied, apart from tables whose columns were renamed. A
-    migration that was interrupted is continued by the next one, and one of a lake that is converted does nothing.
+    No other job may use the lake meanwhile. Nothing is copied, apart from tables whose columns were renamed. Run it
+    again to continue a migration that was interrupted. If the lake is converted already, it does nothing.
     """
     return {"converted": migrate(open_lake("migrate", spark, lake))}
 

@@ -45,8 +45,8 @@ def _options(command: Callable[..., Result]) -> Callable[..., Result]:
 def command(*, spark: SparkOptions, lake: str, days: dict[str, int]) -> Result:
     """Remove old days of the tables, and the files that no version of the last week needs.
 
-    A table without an option keeps all its days; what other tables were made from can be removed before them: bills
-    stay when the usage is gone. The end marks of instances have no day, and stay.
+    A table without an option keeps all its days. The tables that others were computed from can have fewer days: bills
+    stay when their usage was removed. The end marks of instances have no day, and stay.
     """
     tables = open_lake("retain", spark, lake)
     today = datetime.now(UTC).date()

@@ -42,7 +42,8 @@ AMENDMENT_BYTES: Final = 1024
 _FILTERS_WITH_NAMES: Final = frozenset({ApiKey.OFFSET_FETCH, ApiKey.DESCRIBE_SHARE_GROUP_OFFSETS})
 """The APIs for which the names of groups are kept until the reply."""
 _NAMES_FACTOR: Final = 30
-"""Memory of a set of short names, divided by the bytes of the request: a name takes three or more bytes in it."""
+"""Memory of a set of names for each byte of the request, if the names are as short as possible: three bytes each in a
+request."""
 
 _LOG_DIRS_ERROR_FROM: Final = 3
 """The first version of DescribeLogDirs whose response contains an error code. Kafka answers older ones with nothing."""

@@ -60,8 +60,8 @@ if TYPE_CHECKING:
     from headrace.proxy.wire.messages.stepwise import Steps
 
 AT_ONCE_BYTES: Final = 1024
-"""The longest body of a request that is authorized in one step if something of it is denied: a row may take two bytes,
-and 20 microseconds."""
+"""The longest body of a request whose denied rows are removed in one step. A row takes two bytes or more, and 20
+microseconds."""
 
 AT_ONCE_ROWS: Final = 500
 """The most rows of a request that is authorized in one step if all of it is allowed: a row takes 8 microseconds."""

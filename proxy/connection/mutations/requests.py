@@ -57,7 +57,8 @@ async def look_up(state: ConnectionState, exchange: Exchange, body: memoryview, 
 
 
 def must_forward(state: ConnectionState, exchange: Exchange, refusal: Refuse | None) -> bool:
-    """Note whether the topics that a Metadata request would create are admitted; return whether there are such."""
+    """Return whether a Metadata request creates topics that were admitted, so that it is forwarded; remember them as
+    charged."""
     if refusal is not None:
         note_refusal(state, exchange, refusal)
     elif exchange.mutations:
@@ -88,7 +89,8 @@ def answer_with(state: ConnectionState, exchange: Exchange, body: Buffer) -> Non
 
 
 def note_creations(shared: SharedState, exchange: Exchange, refused: Container[str | bytes], now_s: float) -> None:
-    """Remember the topics of a CreateTopics that were forwarded; those refused cost others nothing."""
+    """Remember the topics of a CreateTopics that were forwarded. Refused topics are not remembered, so that their
+    creation by another client is charged."""
     if exchange.api_key == ApiKey.CREATE_TOPICS and exchange.mutations:
         forwarded = [each for each in exchange.mutations if each.topic not in refused]
         shared.created_topics.ask_for(forwarded, now_s)

@@ -53,8 +53,8 @@ WORTHWHILE: Final = 32
 the connection is given away again after twice as many requests as the last time."""
 
 SETTLE_AFTER: Final = 16
-"""Number of further requests after which the next one waits until nothing is in flight, if a connection could not be
-given away because it always had requests in flight."""
+"""A connection that always has requests in flight cannot be given away. After this many further requests, the next one
+waits until nothing is in flight."""
 
 QUIET_S: Final = 5.0
 """Time without a byte after which a connection returns, so that the control plane notices what is overdue."""
@@ -248,7 +248,7 @@ class NativeRelay:
         note_completed(self._state, completed, enforced=self._enforced, charges_time=self._charges_time)
 
     def review(self) -> None:
-        """Let the connection return, charged to nothing until then, if its terms are others now."""
+        """Let the connection return if its terms have changed. Its meters refuse all charges until then."""
         state = self._state
         if self._progress is None or state.current is None:
             return
@@ -287,7 +287,8 @@ class NativeRelay:
                 self.recall()
 
     def note_held(self) -> int:
-        """Note how many bytes it holds natively; return by how many these are more than those that were noted."""
+        """Update the number of bytes that it holds natively; return by how many it has changed, which may be
+        negative."""
         if self._progress is None:
             return 0
         added = self._progress.held - self._held

@@ -37,7 +37,8 @@ def enforce_on_login(state: ConnectionState, exchange: Exchange, body: memoryvie
             exchange.reply = Observe(watch)
             state.in_flight.hold(exchange, len(body))
         return refusal
-    # A client with a certificate is accepted before the brokers were asked, and these may also require SASL.
+    # A client with a certificate counts as accepted without an answer of the brokers. So its SaslHandshake is an
+    # ordinary request only if the brokers are known to serve clients without SASL.
     known = not state.proved or state.listener.upstream.serves_anonymous
     anonymous = state.accepted and not authentication.accepted and known
     watch = authentication.handshake(handshake_mechanism(body), version, now_s, serves_anonymous=anonymous)

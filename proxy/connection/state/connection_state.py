@@ -94,6 +94,7 @@ class ConnectionState:
         "mid_request",
         "mute",
         "native",
+        "oldest",
         "opened_s",
         "proved",
         "replying",
@@ -132,6 +133,8 @@ class ConnectionState:
         self.arrival: tuple[Exchange | None, int, float] | None = None
         """The last progress of a request that is arriving: the request before it, or the request itself; the number of
         bytes that the client had sent; the time in seconds."""
+        self.oldest: tuple[Exchange, float] | None = None
+        """The request that waits longest for the broker, and the time in seconds from which its wait counts."""
         self.jitter = random.random()  # noqa: S311 -- nothing depends on its being secret
         """A random number from 0 to 1: connections end at different ages because of it."""
         self.current: Exchange | None = None
@@ -242,7 +245,8 @@ class ConnectionState:
         self.authenticates = True
 
     def note_login_began(self) -> None:
-        """Note that the client has begun to authenticate to the proxy. Until it has done so, nothing else is served."""
+        """Note that the client has begun to authenticate to the proxy. No other request is served before the end of the
+        authentication."""
         self.note_authenticating()
         self.info.authenticating = True
         self.asks_from_s = -math.inf
@@ -492,7 +496,8 @@ class ConnectionState:
 
     @property
     def counts_for(self) -> str:
-        """Whom its memory and its long steps count for: its user, or, without one, the address of the client."""
+        """The owner for which its memory and its long steps count: its user, or without one the address of the
+        client."""
         user = self.info.user
         return counted_address(self.info.peer.host) if user == ANONYMOUS else f"User:{user}"
 

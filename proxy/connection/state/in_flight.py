@@ -44,8 +44,8 @@ BATCH_BYTES: Final = 192
 
 
 MOST_AMENDMENT_BYTES: Final = 1024 * 1024
-"""Memory of what is to be changed in replies, from which on a client is not read: a thousand requests of which nothing
-is denied, or one that takes more."""
+"""While what is to be changed in the replies of a connection takes this many bytes or more, its client is not read.
+That is a thousand requests of which nothing is denied, or one that takes more."""
 
 
 class Exchange(Request):

@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 ONE_OF: Final = 7
-"""The thread time of one of this number of steps is measured, and multiplied by it: reading the time is a system call,
-and three such calls were 7 % of the cost of a small request. A prime number, since steps of requests and replies
+"""One step in this many is measured, and its thread time is multiplied by this number: reading the time is a system
+call, and three such calls were 7 % of the cost of a small request. A prime number, since steps of requests and replies
 alternate."""
 
 
@@ -40,7 +40,7 @@ class ThreadTimeSampler:
 class Stopwatch:
     """Measures the thread time of one task from its creation on, without that of other tasks while this one waits.
 
-    One of `ONE_OF` is running; the others measure nothing.
+    Only one stopwatch in `ONE_OF` measures; the others return 0.
     """
 
     __slots__ = ("_began_ns", "_sampler", "_total_ns")

@@ -64,7 +64,7 @@ def end_if_overdue(state: ConnectionState, now_s: float) -> None:
         state.end("idle", None)
     elif is_abandoned(state, now_s, is_blocked=state.requesting):
         end_abandoned(state)
-    elif waits_in_vain(state, now_s):
+    elif reply_is_overdue(state, now_s):
         end_unanswered(state)
     elif is_slow(state, now_s):
         reason = f"a request arrives too slowly: limits.request_timeout = {limits.request_timeout_s:g} s"
@@ -113,8 +113,9 @@ def is_slow(state: ConnectionState, now_s: float) -> bool:
 
 
 def is_abandoned(state: ConnectionState, now_s: float, *, is_blocked: bool) -> bool:
-    """Return whether the client has hung up while nothing is read that would show it, since its end is behind bytes
-    that are not read: no further request may be in flight, or the broker accepts nothing more (``is_blocked``)."""
+    """Return whether the client has closed its connection although the proxy has not read the end of what it sent. The
+    proxy does not read while no further request may be in flight, or while the broker accepts nothing (``is_blocked``).
+    """
     is_blocked = is_blocked and now_s - state.last_active_s > BLOCKED_S
     return (state.in_flight.stops_reading or is_blocked) and state.client.hung_up()
 
@@ -170,13 +171,19 @@ def _unaccepted_since_s(state: ConnectionState, now_s: float) -> float:
     return now_s if first is None or first.forwarded_s is None else first.forwarded_s
 
 
-def waits_in_vain(state: ConnectionState, now_s: float) -> bool:
-    """Return whether the broker has not begun to answer the oldest request within ``upstream.reply_timeout``."""
+def reply_is_overdue(state: ConnectionState, now_s: float) -> bool:
+    """Return whether the broker has not begun to answer the oldest request within ``upstream.reply_timeout``.
+
+    The time begins with the last byte before the check that first finds this request to be the oldest, so that the
+    client cannot extend it by sending more.
+    """
     first = state.in_flight.first
     if first is None or first.reply_s is not None or first.forwarded_s is None:
+        state.oldest = None
         return False
-    since_s = max(first.forwarded_s, state.last_active_s)
-    return now_s - since_s > state.listener.upstream.reply_timeout_s
+    if state.oldest is None or state.oldest[0] is not first:
+        state.oldest = first, max(first.forwarded_s, state.last_active_s)
+    return now_s - state.oldest[1] > state.listener.upstream.reply_timeout_s
 
 
 # --- old connections ---
@@ -207,8 +214,8 @@ def end_if_old(state: ConnectionState, now_s: float) -> None:
     if state.draining or old_s < BUSY_S:
         return
     state.note_age(is_old=True)
-    # A client with a single request in flight is found without it soon. A Produce without acks that is not read would
-    # be lost, since the client does not send it again.
+    # A client with at most one request in flight soon has none, and `end_if_done` ends it then. A Produce with acks=0
+    # that the broker has not read yet would be lost, since the client does not send it again.
     if old_s >= PIPELINED_S and len(state.in_flight) > 1 and not state.unacknowledged:
         _drain(state)
 

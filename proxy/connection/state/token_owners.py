@@ -117,12 +117,12 @@ class TokenOwners:
         self._owners: dict[str, tuple[str, float]] = {}
         """The owner of each token and when it is forgotten, on trio's clock; the token that was used last is last."""
         self._unknown: dict[str, float] = {}
-        """Until when brokers are not asked for a token that no answer had; the one that was found missing last is
-        last."""
+        """The tokens that no answer had, in the order in which they were found missing, and the time before which
+        brokers are not asked for each again."""
         self._failed: tuple[_Failure, float] | None = None
-        """Why the latest request has failed, and until when none is sent."""
+        """The reason why the latest request has failed, and the time before which none is sent."""
         self._missed: set[str] = set()
-        """The ids of tokens that were wanted of the latest answer, and were not in it."""
+        """The ids of tokens that were looked for in the latest answer, and were not in it."""
         self._sent: _Round | None = None
         """The request that is under way."""
         self._next = _Round()

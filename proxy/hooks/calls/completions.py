@@ -1,9 +1,9 @@
 """Calling the hooks for completed requests: for each of them, for a sample, or with sums; part of `hook_calls`.
 
-An ordinary request (`Request.is_ordinary`) is added to the sums if a plugin has ``requests_completed``, and reported
-by itself to plugins that have neither that hook nor a sample ratio, to those that ask for each request of its API, and
-to those in whose sample it is. Others are reported to all by themselves. The native data plane keeps the same sums, and
-draws the same sample; this module takes them over.
+An ordinary request (`Request.is_ordinary`) is added to the sums if a plugin has ``requests_completed``. It is reported
+individually to plugins that have neither that hook nor a sample ratio, to those that ask for each request of its API,
+and to those in whose sample it is. A request that is not ordinary is reported individually to every plugin. The native
+data plane keeps the same sums, and draws the same sample; this module takes them over.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class CompletionCalls:
         self._each: dict[int, Calls] = {}
         """Callbacks for each request."""
         self._others: dict[int, Calls] = {}
-        """Callbacks for requests that are not ordinary, and for a sample; with the ratio of each in `_ratios`."""
+        """Callbacks that get only requests that are not ordinary, and those of their sample (`_ratios`)."""
         self._ratios: dict[int, tuple[tuple[float, Call], ...]] = {}
         for api_key, calls in found.by_api("request_completed", ("request",), interests).items():
             each = tuple(

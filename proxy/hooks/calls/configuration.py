@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from headrace.quota_callbacks.options import Fault
 
     Options = Mapping[str, Mapping[str, Any]]
-    """By plugin name."""
+    """The options of plugins, by plugin name."""
     RunOnLoop = Callable[[Callable[[], Awaitable[None]]], None]
 
 _CHANGED: Final = "changed_options"

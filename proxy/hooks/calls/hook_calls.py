@@ -21,7 +21,7 @@ from headrace.proxy.hooks.calls.configuration import ConfigurationCalls
 from headrace.proxy.hooks.calls.relay import RelayCalls
 from headrace.proxy.hooks.calls.sasl import SaslCalls
 from headrace.proxy.hooks.calls.users import UserCalls
-from headrace.proxy.hooks.combined_verdicts import CombinedVerdict, check_verdict
+from headrace.proxy.hooks.combined_verdicts import DECIDING, CombinedVerdict, check_verdict
 from headrace.proxy.hooks.enforced_quotas import EnforcedQuotas, enforced_quotas
 from headrace.proxy.hooks.implementations import Implementations, api_keys_with_detail
 from headrace.proxy.hooks.plugin_errors import collected, raise_cancellation
@@ -189,13 +189,8 @@ class HookCalls:
         return combined
 
     def response_received(self, calls: Calls, request: Request, now_ms: int) -> CombinedVerdict | None:
-        """Call ``response_received`` of ``calls``; return the combined verdict, without a refusal, or ``None``."""
-        combined = self._collect_verdicts("response_received", calls, request, now_ms)
-        if combined is not None and combined.refusal is not None:
-            combined.refusal = None
-            if not self.fail_closed:
-                self._failed("response_received", "a plugin", ValueError("a response cannot be refused"))
-        return combined
+        """Call ``response_received`` of ``calls``; return the combined verdict, or ``None``."""
+        return self._collect_verdicts("response_received", calls, request, now_ms)
 
     def request_arrived(self, request: Request, now_ms: int) -> CombinedVerdict | None:
         """Call ``request_arrived`` for a request whose last byte arrived after ``request_received`` was called."""
@@ -211,20 +206,12 @@ class HookCalls:
 
     def request_abandoned(self, request: Request, now_ms: int) -> CombinedVerdict | None:
         """Call ``request_abandoned`` for a request that will have no response from the broker; return the combined
-        verdict, without a refusal, or ``None``."""
-        return self._collect_throttles("request_abandoned", self._abandoned, request, now_ms)
+        verdict, or ``None``."""
+        return self._collect_verdicts("request_abandoned", self._abandoned.get(request.api_key, ()), request, now_ms)
 
     def request_denied(self, request: Request, now_ms: int) -> CombinedVerdict | None:
         """Call ``request_denied`` for a request that was not authorized; return as `request_abandoned`."""
-        return self._collect_throttles("request_denied", self._denied, request, now_ms)
-
-    def _collect_throttles(
-        self, hook: str, by_api: Mapping[int, Calls], request: Request, now_ms: int
-    ) -> CombinedVerdict | None:
-        combined = self._collect_verdicts(hook, by_api.get(request.api_key, ()), request, now_ms)
-        if combined is not None:
-            combined.refusal = None  # a plugin raised, and plugins.on_error is "closed"
-        return combined
+        return self._collect_verdicts("request_denied", self._denied.get(request.api_key, ()), request, now_ms)
 
     def request_time_ms(self, request: Request) -> float | None:
         """Return the first plugin's estimate of the broker's handler time in milliseconds, or ``None``.
@@ -267,7 +254,7 @@ class HookCalls:
             try:
                 verdict = call(request, now_ms)
                 if verdict is not None:
-                    check_verdict(verdict, request)
+                    check_verdict(verdict, request, hook)
             except BaseException as error:  # noqa: ASYNC103, BLE001 -- code of a plugin
                 verdict = self._verdict_of_failed(hook, name, error)  # raises if it is a cancellation
             ended_s = monotonic()
@@ -284,9 +271,10 @@ class HookCalls:
         return combined
 
     def _verdict_of_failed(self, hook: str, name: str, error: BaseException) -> Refuse | None:
-        """Log and count an exception of a callback; return the refusal if ``plugins.on_error`` is "closed"."""
+        """Log and count an exception of a callback; return the refusal if ``plugins.on_error`` is "closed" and the
+        request can still be refused."""
         self._failed(hook, name, error)
-        if not self.fail_closed:
+        if not self.fail_closed or hook != DECIDING:
             return None
         return Refuse(error_code=ErrorCode.UNKNOWN_SERVER_ERROR.value, message=f"quota plugin {name} failed")
 

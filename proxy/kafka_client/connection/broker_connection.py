@@ -149,7 +149,7 @@ class BrokerConnection:
         self.expires_at = math.inf
         """When the SASL session is about to end, on trio's clock."""
         self.throttled_until = -math.inf
-        """Until when the broker wants no further request (KIP-219), on trio's clock."""
+        """The time before which the broker wants no further request (KIP-219), on trio's clock."""
 
     @property
     def usable(self) -> bool:

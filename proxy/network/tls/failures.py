@@ -1,4 +1,6 @@
-"""Explains failures of TLS: the cause, and the setting that is probably wrong; and finds one that no library does."""
+"""Explanations of failures of TLS: the cause, and the setting that is probably wrong. Also the check for an expired
+certificate in a resumed session, which no library makes.
+"""
 
 from __future__ import annotations
 
@@ -106,7 +108,7 @@ def _verification(message: str, setting: str, *, server_side: bool) -> str:
 
 
 def outlived_certificate(certificate: bytes | None, *, server_side: bool) -> str:
-    """Return why a session must not be resumed, of which this is the peer's certificate; the empty string if it may.
+    """Return why a session with this certificate of the peer must not be resumed; the empty string if it may be.
 
     A resumed handshake verifies no certificate, and begins a new session with the same one: without this check, a
     certificate would be accepted for ever. ``server_side``: the peer is a client, otherwise a broker.

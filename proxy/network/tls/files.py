@@ -62,7 +62,7 @@ class Certificate:
 
     subject: str
     expires: datetime
-    """In UTC."""
+    """The end of the certificate's validity, in UTC."""
     serial: str
     file: str
 

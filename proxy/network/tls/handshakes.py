@@ -2,9 +2,10 @@
 
 There is one `Handshakes`. A client costs nothing but its connection until it has sent a ClientHello. The state of a
 handshake takes some tens of KiB, and at most 150 KiB, since the libraries limit what a client may send until it is
-complete. So their number is limited: one more ends one whose client has been silent for `SILENT_S`, or else one of the
-address with the most handshakes. The computations of a handshake take about a millisecond; they are done one at a time,
-in turns that go round the addresses, and clients that are connected keep at least half of the time.
+complete. So their number is limited. At the limit, a new handshake ends another one: one whose client has been silent
+for `SILENT_S`, or else one of the address with the most handshakes. The computations of a handshake take about a
+millisecond; they are done one at a time, in turns that go round the addresses, and clients that are connected keep at
+least half of the time.
 """
 
 from __future__ import annotations

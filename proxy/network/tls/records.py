@@ -144,7 +144,10 @@ class RecordEnds:
 
 
 class PeerLimits:
-    """Counts what a peer makes this side compute without sending data. Its methods return why to end the connection."""
+    """Counts what a peer makes this side compute without sending data.
+
+    `count_answer` and `count_data` return the reason to end the connection, or an empty string.
+    """
 
     __slots__ = ("_answer_bytes", "_counted_from", "_empty_bytes", "_empty_records")
 

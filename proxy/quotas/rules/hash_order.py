@@ -20,9 +20,9 @@ _DOUBLES_THRESHOLD_FROM: Final = 16
 def hash_order(keys: Collection[str], capacity: int, among: int | None = None) -> list[str]:
     """Return the distinct ``keys`` in the order of a ``HashMap`` that was created for ``capacity`` elements.
 
-    ``keys`` are in the order in which they were put into the map. It may have more keys, ``among`` in all. Exact unless
-    a bucket has eight keys or more, where ``HashMap`` builds a tree, or a key has more than `LONGEST_KEY` characters,
-    of which the others do not count: an unknown key of this length costs no more.
+    ``keys`` are in the order in which they were put into the map. ``among`` is the number of all keys in the map, if it
+    has more than these. The order is exact with two exceptions: a bucket of eight or more keys, of which ``HashMap``
+    makes a tree, and keys of more than `LONGEST_KEY` characters, of which only the first are hashed to bound the time.
     """
     if len(keys) < 2:
         return list(keys)

@@ -66,8 +66,9 @@ def validation_in_steps(
     """Apply all rules to a request, with a yield after each entry, so that the caller can do other work.
 
     ``current`` returns the quotas of an entity that are stored, without those that other sources define.
-    ``further_check`` refuses an alteration that is valid for Kafka by a rule of the caller. An alteration contains
-    values that are set already, and removals of keys that are not set.
+    ``further_check`` returns the refusal of an alteration that Kafka would accept, or ``None``. The returned
+    alterations contain values that are set already, and removals of keys that are not set, since another proxy may have
+    changed the quota meanwhile.
     """
     results: dict[frozenset[EntityPart], AlterResult] = {}
     alterations: list[Alteration] = []

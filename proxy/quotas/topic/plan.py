@@ -53,7 +53,7 @@ class Plan:
         self._values: dict[tuple[QuotaEntity, str], float | None] = {}
         self._size = 0
         self._new_quotas, self._new_characters = 0, 0
-        """The number of quotas that the plan adds to the state, and of the characters of their names."""
+        """The number of quotas that the plan adds to the state, and the number of characters of their names."""
         self._of_alter: dict[str, range] = {}
 
     def add(self, alter: PreparedAlter) -> StoreError | None:

@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Final
 import structlog
 import trio
 
-from headrace.config.tables.client_quotas import AlterRule, StoreKind, Unreachable
-from headrace.config.tables.client_quotas import BrokersQuotas as BrokersRule
+from headrace.config.tables.client_quotas import AlterRule, BrokersQuotasUse, StoreKind, Unreachable
 from headrace.proxy.errors import StartupError
 from headrace.proxy.quotas.authorization import Permissions
 from headrace.proxy.quotas.client_quota_apis import ClientQuotaApis
@@ -85,10 +84,10 @@ class QuotasInForce:
         self._file_steps: Iterator[None] = iter(())
         self._file_changed = trio.Event()
         self._brokers = BrokersQuotas(
-            upstream, self.definitions, wanted=self._rule in (BrokersRule.SHOW, BrokersRule.IMPORT)
+            upstream, self.definitions, wanted=self._rule in (BrokersQuotasUse.SHOW, BrokersQuotasUse.IMPORT)
         )
         self.apis.brokers = self._brokers
-        self.apis.shows_brokers = self._rule is BrokersRule.SHOW
+        self.apis.shows_brokers = self._rule is BrokersQuotasUse.SHOW
         self.configure(config)
         for _ in self._file_steps:  # no client is served yet
             pass
@@ -145,9 +144,9 @@ class QuotasInForce:
             if self._follower is not None:
                 nursery.start_soon(self._follower.run)
                 nursery.start_soon(self._warn_of_anonymous_clients)
-                if self._rule is BrokersRule.IMPORT:
+                if self._rule is BrokersQuotasUse.IMPORT:
                     nursery.start_soon(self._import, self._follower)
-            if self._rule is not BrokersRule.IGNORE:
+            if self._rule is not BrokersQuotasUse.IGNORE:
                 await self._brokers.run()
 
     async def _put_file_into_force(self) -> None:

@@ -1,7 +1,7 @@
 """Removing the rows of a request that are denied, and adding their errors to the reply.
 
 Kafka serves the rest of a request of which some topics, groups or resources are denied, and answers these with an error
-each. `DeniedRows` does the same around a broker that knows of no permissions. Other rows are copied byte for byte. A
+each. `DeniedRows` does so in the proxy, for a broker without an authorizer. Other rows are copied byte for byte. A
 request may have thousands of rows, so everything is done in steps (`headrace.proxy.wire.messages.stepwise`).
 """
 
@@ -89,7 +89,7 @@ _TEMPLATES: Final[Mapping[int, Template]] = {
         "topics": Each("topics", {"name": Copied("name"), "partitions": Each("partitions", _PARTITION)})
     },
 }
-"""Rows with errors, of the APIs whose refusal as a whole has no rows, or other ones."""
+"""Templates of rows with errors, for the APIs whose template in `TEMPLATES` has no such rows, or different ones."""
 
 _GROUPS: Final = "groups"
 _ERROR: Final = frozenset({"error_code"})

@@ -51,7 +51,7 @@ class Whole:
 
     @property
     def wanted(self) -> frozenset[str]:
-        """The field."""
+        """The paths of the fields of a request that `read` uses: `field`."""
         return frozenset({self.field})
 
 
@@ -67,7 +67,7 @@ class OnCluster:
 
     @property
     def wanted(self) -> frozenset[str]:
-        """Nothing."""
+        """The paths of the fields of a request that `read` uses: none."""
         return frozenset()
 
 
@@ -86,7 +86,7 @@ class Topics:
 
     @property
     def wanted(self) -> frozenset[str]:
-        """The name and the id of each topic."""
+        """The paths of the fields of a request that `read` uses: the name and the id of each topic."""
         return frozenset({f"{self.array}.{self.field}", f"{self.array}.topic_id"})
 
 
@@ -106,7 +106,7 @@ class AllTopics:
 
     @property
     def wanted(self) -> frozenset[str]:
-        """The names, or the name and the id of each topic."""
+        """The paths of the fields of a request that `read` uses: the names, or the name and the id of each topic."""
         return frozenset(
             {self.array} if self.field is None else {f"{self.array}.{self.field}", f"{self.array}.topic_id"}
         )
@@ -116,8 +116,8 @@ class AllTopics:
 class Expression:
     """A regular expression that the broker compares with the names of all topics.
 
-    A broker leaves out those that the client may not describe (``TopicRegexResolver``). Around a broker nothing can be
-    left out of what it assigns, so the request needs permission for all topics.
+    A broker leaves out those that the client may not describe (``TopicRegexResolver``). The proxy cannot leave out
+    topics of what a broker assigns, so the request needs permission for all topics.
     """
 
     field: str
@@ -129,7 +129,7 @@ class Expression:
 
     @property
     def wanted(self) -> frozenset[str]:
-        """The field."""
+        """The paths of the fields of a request that `read` uses: `field`."""
         return frozenset({self.field})
 
 
@@ -149,7 +149,7 @@ class Names:
 
     @property
     def wanted(self) -> frozenset[str]:
-        """The array."""
+        """The paths of the fields of a request that `read` uses: `array`."""
         return frozenset({self.array})
 
 

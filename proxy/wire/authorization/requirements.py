@@ -27,7 +27,8 @@ class Requirements(NamedTuple):
     """The requirements of one request."""
 
     found: tuple[Requirement, ...]
-    """In Kafka's order: of several that concern the whole request, the first that is denied determines the error."""
+    """The requirements in Kafka's order: of several that concern the whole request, the first that is denied determines
+    the error."""
     unknown_ids: tuple[bytes, ...] = ()
     """The ids of topics whose names are not known. They are in ``found``, too, with ``UNKNOWN_TOPIC_ID``."""
 

@@ -112,7 +112,8 @@ _COORDINATED: Final = {
     0: (Operation.DESCRIBE, ResourceType.GROUP),
     1: (Operation.DESCRIBE, ResourceType.TRANSACTIONAL_ID),
 }
-"""By ``FindCoordinatorRequest.CoordinatorType``; those of share groups are for brokers."""
+"""What FindCoordinator requires, by ``FindCoordinatorRequest.CoordinatorType``; types for share groups are for
+brokers."""
 
 
 def _find_coordinator(request: Message, _by_id: TopicsById) -> Iterator[Requirement]:

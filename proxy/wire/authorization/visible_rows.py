@@ -2,7 +2,7 @@
 
 Kafka leaves out what a client may not describe where a request asks for everything: all topics, groups or
 transactions. It hides the configuration of new topics, and groups that use hidden topics. `filter_of` returns what is
-filtered in the reply to a request, and `filter_reply_in_steps` does it around a broker that knows of no permissions.
+filtered in the reply to a request, and `filter_reply_in_steps` filters it, for a broker without an authorizer.
 """
 
 from __future__ import annotations
@@ -356,4 +356,4 @@ _FILTERS: Final[Mapping[int, tuple[frozenset[str], Callable[[int, Message], dict
     ApiKey.SHARE_GROUP_DESCRIBE: _always(groups=_groups),
     ApiKey.STREAMS_GROUP_DESCRIBE: _always(groups=_groups),
 }
-"""By API, the fields of the request that determine what is filtered, and the function that returns the filters."""
+"""The fields of a request that determine what is filtered, and the function that returns the filters, by API."""

@@ -34,9 +34,9 @@ _ALL: Final[frozenset[str]] = frozenset({""})
 def project(name: str, version: int, body: Buffer, wanted: frozenset[str], *, max_rows: int | None = None) -> Message:
     """Return the ``wanted`` fields of a message, named by their path; those that the version lacks are left out.
 
-    Everything is read as far as is necessary to find its end, and the names of tagged fields that are wanted. What is
-    skipped takes no memory. Raises `UnknownMessage` without a schema, `MalformedMessage` for bytes that violate it, and
-    `MalformedFrame` for an array of more than ``max_rows`` structs of which fields are wanted.
+    The whole message is read to find where its fields end, but only wanted fields are decoded, tagged ones included,
+    and others take no memory. Raises `UnknownMessage` without a schema, `MalformedMessage` for bytes that violate it,
+    and `MalformedFrame` for an array of more than ``max_rows`` structs of which fields are wanted.
     """
     data = bytes(body)
     if max_rows is not None:

@@ -81,7 +81,7 @@ class _Part(NamedTuple):
     skip: Skipper | None
     rows: RowsReader | None
     struct: StructPlan | None = None
-    """How a struct with arrays is read, which is no element of an array itself."""
+    """How to read a struct that contains arrays and is not an element of an array."""
     nullable: bool = False
     """Whether the struct may be null."""
 
@@ -102,7 +102,7 @@ class RowsReader(NamedTuple):
     read_one: Reader
     """Reads an element at once."""
     struct: StructPlan | None
-    """How an element is read in steps, by `read_row`; ``None`` if it contains no arrays that are."""
+    """How `read_row` reads an element in steps; ``None`` if it contains no array that is read in steps."""
 
 
 def decode_in_steps(name: str, version: int, body: Buffer) -> Steps[Message]:
@@ -170,7 +170,7 @@ def _part(field: Field, wanted: frozenset[str] | None) -> _Part:
 
 @cache
 def rows_reader(field: Field, wanted: frozenset[str]) -> RowsReader:
-    """Return how an array is read of whose elements, if they are structs, the ``wanted`` fields are wanted."""
+    """Return how to read an array; of elements that are structs, only the ``wanted`` fields are read."""
     element = element_codec(field)
     read_count, _ = count_codec(flexible=field.flexible, nullable=field.nullable)
     if field.kind != "struct":

@@ -80,7 +80,7 @@ def describe(proxy: ProxyProcess, entity_type: str, name: str) -> dict[str, floa
 
 
 class Client:
-    """A producer of librdkafka, and the throttle times that it was told."""
+    """A producer of librdkafka, and the throttle times that it reported."""
 
     def __init__(self, proxy: ProxyProcess, client_id: str) -> None:
         self.throttles_ms: list[int] = []
@@ -93,7 +93,7 @@ class Client:
         self._producer = Producer(settings)
 
     def produce(self, topic: str, records: int, size: int = RECORD_BYTES) -> int:
-        """Produce records of that size one after the other; return the longest throttle time that was told."""
+        """Produce records of that size one after the other; return the longest throttle time that it reported."""
         self.throttles_ms.clear()
         for _ in range(records):
             self._producer.produce(topic, bytes(size))

@@ -398,10 +398,17 @@ def test_times_are_utc(lake: Lake, monkeypatch: pytest.MonkeyPatch, capsys: pyte
     assert f"{DAY} 09:00 churn: much" in capsys.readouterr().out
 
 
+def working_hours(first_day: int, days: int) -> list[int]:
+    """Return the hours from 8:00 to 15:59 of some days, from the midnight before `DAY`; the first day is this many days
+    after it. A table with fewer hours has fewer files."""
+    return [24 * day + hour for day in range(first_day, first_day + days) for hour in range(8, 16)]
+
+
 def test_the_table_is_rewritten_for_the_examined_days(spark: SparkSession, tmp_path: Path) -> None:
     lake = Lake(spark, str(tmp_path))
-    lake.append("usage", usage(spark, [*steady(), *burst(-10, 9, mib=80)]), "date", "hour")
-    given = ("--lake", str(tmp_path), "--window", "60", "--least-past", "20")
+    records = [*steady(working_hours(-2, 3)), *burst(-10, 9, mib=80)]
+    lake.append("usage", usage(spark, records).coalesce(1), "date", "hour")
+    given = ("--lake", str(tmp_path), "--window", "60", "--least-past", "10")
     for _ in range(2):
         status, said = run(*given)
         assert status == 0, said
@@ -488,7 +495,8 @@ def test_the_past_is_read_in_blocks_that_are_made_again_if_a_day_changes(spark: 
     four. The result is compared with that of a lake in which nothing is stored.
     """
     examined = DAY + timedelta(days=3)
-    records, more = [*steady(range(-24, 97)), *burst(81, mib=80)], burst(1, 2, 3, 4, 5, mib=80)
+    hours = [*working_hours(-1, 5), 96]  # the first of the 26th, after which the days before the 25th are final
+    records, more = [*steady(hours), *burst(81, mib=80)], burst(8, 9, 10, 11, 12, mib=80)
     lake, other = (Lake(spark, str(tmp_path / name)) for name in ("lake", "other"))
     rules = ("--window", "60", "--least-past", "20", "--past", "4")
 
@@ -535,8 +543,9 @@ def stored(lake: Lake) -> set[str]:
 
 def test_a_day_is_computed_again_only_if_its_usage_has_changed(spark: SparkSession, tmp_path: Path) -> None:
     lake = Lake(spark, str(tmp_path))
-    lake.append("usage", usage(spark, [*steady(), *burst(9, mib=80)]), "date", "hour")
-    rules = ("--lake", str(tmp_path), "--window", "60", "--least-past", "20")
+    records = [*steady(working_hours(-2, 3)), *burst(9, mib=80)]
+    lake.append("usage", usage(spark, records).coalesce(1), "date", "hour")
+    rules = ("--lake", str(tmp_path), "--window", "60", "--least-past", "10")
     given = (*rules, "--from", "2026-09-22")
     assert run(*given)[0] == 0
     first = stored(lake)
@@ -551,7 +560,7 @@ def test_a_day_is_computed_again_only_if_its_usage_has_changed(spark: SparkSessi
     assert run(*given)[0] == 0
     changed = {name.rpartition("/")[0] for name in first - stored(lake)}
     assert changed == {"anomaly_windows/date=2026-09-21", "anomaly_sketches/date=2026-09-21"}
-    assert run(*given, "--window", "120", "--least-past", "10")[0] == 0
+    assert run(*given, "--window", "120", "--least-past", "5")[0] == 0
     assert first & stored(lake) == set()
     windows = lake.read("anomaly_windows", schemas.ANOMALY_WINDOWS)
     assert [row.window_s for row in windows.select("window_s").distinct().collect()] == [7200]

@@ -262,7 +262,7 @@ def test_a_base_below_the_resolution_is_kept(spark: SparkSession) -> None:
     assert row.base_ms == 0.1
     weighted = (400 * (800 - 1) + 10 * (0 - 1)) / (400 * 400 + 10 * 10)
     assert row.per_kib_ms == pytest.approx(weighted)
-    assert row.reason.endswith("the base of 0.1 ms in force kept, which is too small to be measured")
+    assert row.reason.endswith("its base is the base in force, 0.1 ms, since less cannot be measured")
     unrounded = line(frame, {PRODUCE: RequestCost(base_ms=0.1)}, EXACT)
     assert unrounded.base_ms == 0, "a truth that does not round is believed"
 

@@ -181,6 +181,24 @@ async def test_only_who_holds_is_asked_again(autojump_clock: MockClock) -> None:
         assert [each.kind.value for each in book.shared.decisions] == ["held", "throttled"]
 
 
+async def test_of_two_throttles_besides_a_hold_the_one_that_ends_last_applies(autojump_clock: MockClock) -> None:
+    """At 0 s a throttle of 3 s, at 1 s one of 1 s by a callback that held before, while another one holds again."""
+    answers = iter([Throttle(throttle_ms=1000, hold=True, ask_again=True), Throttle(throttle_ms=1000)])
+
+    class Changes:
+        headrace_hooks = HOOK_VERSION
+
+        @hookimpl
+        def request_received(self) -> Throttle | None:
+            return next(answers, None)
+
+    plugins = {"asks": AsksAgain(None), "changes": Changes(), "counts": Counts()}
+    async with open_book(plugins=plugins) as book:
+        answer = await book.round_trip(request(HEARTBEAT, 4, 1), reply(HEARTBEAT, 4, 1))
+        assert trio.current_time() == pytest.approx(2, abs=0.01)
+        assert read_reply(HEARTBEAT, 4, answer)["throttle_time_ms"] == pytest.approx(1000, abs=10), "of 3 s since 0 s"
+
+
 async def test_a_request_can_be_refused_after_its_hold(autojump_clock: MockClock) -> None:
     asks = AsksAgain(Refuse(error_code=7))
     async with open_book(plugins={"asks": asks}) as book:

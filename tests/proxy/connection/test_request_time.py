@@ -14,7 +14,7 @@ from headrace.proxy.connection.state.thread_time import ONE_OF
 from headrace.quota_callbacks.api_keys import ApiKey
 from headrace.quota_callbacks.buckets.client_quotas import ClientQuotas
 from headrace.quota_callbacks.buckets.sampled_rate import Window
-from headrace.quota_callbacks.builtin.cost_files import load_costs, spell_costs
+from headrace.quota_callbacks.builtin.cost_files import costs_text, load_costs
 from headrace.quota_callbacks.builtin.request_costs import RequestCost, estimate_ms
 from headrace.quota_callbacks.builtin.request_percentage import RequestPercentage
 from headrace.quota_callbacks.entities import QuotaEntity, QuotaKey
@@ -220,7 +220,7 @@ def test_costs_of_a_file_go_before_the_measured_ones_and_costs_of_the_options_be
 def test_a_written_file_of_costs_can_be_read_again(tmp_path: Path) -> None:
     costs = {12: RequestCost(base_ms=0.000012345), 0: RequestCost(base_ms=1234.5, per_kib_ms=0.0015)}
     file = tmp_path / "costs.toml"
-    file.write_text(spell_costs(costs, {0: "Produce"}, "Two lines\nof a head."), encoding="utf-8")
+    file.write_text(costs_text(costs, {0: "Produce"}, "Two lines\nof a head."), encoding="utf-8")
     assert file.read_text(encoding="utf-8").splitlines()[:4] == [
         "# Two lines", "# of a head.", "[costs]", "0 = { base_ms = 1234.5, per_kib_ms = 0.0015 }  # Produce",
     ]  # fmt: skip

@@ -54,7 +54,7 @@ class Stranger:
         return observer
 
 
-class Says:
+class FakeObserver:
     """An observer that returns the principal it was created with, or raises it."""
 
     def __init__(self, principal: object) -> None:
@@ -142,7 +142,7 @@ async def test_a_token_beyond_the_limit_ends_the_connection(version: int, autoju
 
 
 async def test_a_strangers_observer_wins_and_sees_the_pairs(autojump_clock: MockClock) -> None:
-    says = Says("Alice Liddell")
+    says = FakeObserver("Alice Liddell")
     stranger = Stranger(lambda mechanism: says if mechanism == "PLAIN" else None)
     async with open_book(plugins={"stranger": stranger, "sasl_identity": SaslIdentity()}) as book:
         await shake(book, "PLAIN")
@@ -169,7 +169,7 @@ async def test_without_a_source_of_identities_everybody_is_anonymous(autojump_cl
 
 @pytest.mark.parametrize("wrong", [ValueError("oh no"), "", 5, "x" * (MAX_PRINCIPAL_CHARACTERS + 1), object()])
 async def test_an_observer_that_fails_is_counted_and_names_nobody(wrong: object, autojump_clock: MockClock) -> None:
-    async with open_book(plugins=plugins(stranger=Stranger(lambda _: Says(wrong)))) as book:
+    async with open_book(plugins=plugins(stranger=Stranger(lambda _: FakeObserver(wrong)))) as book:
         await shake(book, "PLAIN")
         await exchange(book, ALICE)
         await beat(book)

@@ -183,6 +183,51 @@ async def test_fail_closed_refuses_what_a_plugin_failed_on(autojump_clock: MockC
         assert book.upstream.dialled == []
 
 
+@pytest.mark.parametrize("fail_closed", [False, True])
+@pytest.mark.parametrize(
+    "verdict", [Refuse(error_code=44), Throttle(throttle_ms=5000, hold=True)], ids=["refuse", "hold"]
+)
+async def test_what_was_forwarded_cannot_be_refused_or_held(
+    autojump_clock: MockClock, verdict: Throttle | Refuse, *, fail_closed: bool
+) -> None:
+    class Mistaken:
+        headrace_hooks = HOOK_VERSION
+
+        @hookimpl
+        def request_arrived(self) -> Throttle | Refuse:
+            return verdict
+
+        @hookimpl
+        def response_received(self) -> Throttle | Refuse:
+            return verdict
+
+    async with open_book(plugins={"mistaken": Mistaken()}, fail_closed=fail_closed) as book:
+        answer = reply(PRODUCE, 9, 1)
+        assert await book.round_trip(request(PRODUCE, 9, 1, acks=1, padding=300_000), answer) == answer
+        assert book.shared.hooks.failures == {"mistaken": 2}
+        assert not list(book.shared.decisions)
+
+
+async def test_a_throttle_is_recorded_although_another_plugin_fails(autojump_clock: MockClock) -> None:
+    class Fails:
+        headrace_hooks = HOOK_VERSION
+
+        @hookimpl
+        def response_received(self) -> None:
+            raise RuntimeError("boom")
+
+    class Throttles:
+        headrace_hooks = HOOK_VERSION
+
+        @hookimpl
+        def response_received(self) -> Throttle:
+            return Throttle(throttle_ms=5000)
+
+    async with open_book(plugins={"fails": Fails(), "throttles": Throttles()}, fail_closed=True) as book:
+        await book.round_trip(request(HEARTBEAT, 4), reply(HEARTBEAT, 4))
+        assert [(each.kind.value, each.throttle_ms) for each in book.shared.decisions] == [("throttled", 5000)]
+
+
 async def test_a_verdict_that_is_none_is_the_plugins_error(autojump_clock: MockClock) -> None:
     gate = Gatekeeper("throttle please", api_key=HEARTBEAT)
     async with open_book(plugins={"gate": gate}) as book:

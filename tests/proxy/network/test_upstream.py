@@ -14,7 +14,7 @@ from headrace.proxy.network.poller import Poller
 from headrace.proxy.network.tls.contexts import client_context
 from headrace.proxy.network.tls.tls_socket import Session, TlsSocket
 from headrace.proxy.network.topology import Topology
-from headrace.proxy.network.upstream import _PROXY, Upstream, _Caller
+from headrace.proxy.network.upstream import _PROXY, UnansweredFault, Upstream, _Caller
 from headrace.proxy.wire.messages.codec import encode
 from headrace.quota_callbacks.api_keys import ApiKey
 from headrace.quota_callbacks.requests import Address
@@ -146,16 +146,16 @@ async def test_a_broker_that_closes_before_a_byte_of_tls_may_have_a_plaintext_li
 
 
 @pytest.mark.parametrize(
-    ("refused", "problem"), [(False, ""), (True, "no bootstrap server serves the proxy with its login upstream.sasl")]
+    "fault", [None, UpstreamFault("the proxy's login was refused"), UnansweredFault("closed without an answer")]
 )
 async def test_a_login_that_the_brokers_refuse_is_a_problem(
-    refused: bool, problem: str, monkeypatch: pytest.MonkeyPatch
+    fault: UpstreamFault | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Although they answer what needs no login."""
 
     async def request(upstream: Upstream, api_key: ApiKey, *_: object) -> memoryview:
-        if api_key == ApiKey.METADATA and refused:
-            raise UpstreamFault("the proxy's login was refused")
+        if api_key == ApiKey.METADATA and fault is not None:
+            raise fault
         broker = {"node_id": 0, "host": "broker", "port": 9092, "rack": None}
         cluster = {"brokers": [broker], "cluster_id": "c", "controller_id": 0, "topics": []}
         return memoryview(encode("MetadataResponse", 2, cluster) if api_key == ApiKey.METADATA else b"")
@@ -169,5 +169,6 @@ async def test_a_login_that_the_brokers_refuse_is_a_problem(
     upstream = Upstream(
         bootstrap_servers=servers, topology=topology, connect_timeout_s=5, poller=Poller(), log_in=log_in
     )
-    assert await upstream.problem() == problem
-    assert upstream.reached is not refused
+    problem = "no bootstrap server serves the proxy with its login upstream.sasl"
+    assert await upstream.problem() == ("" if fault is None else problem)
+    assert upstream.reached is (fault is None)

@@ -8,7 +8,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.proxy.quota_tools.resolution import Client, ResolvedQuota, doubts, more_specific, resolve, unknown_types
+from headrace.proxy.quota_tools.resolution import (
+    Client,
+    ResolvedQuota,
+    more_specific,
+    resolution_warnings,
+    resolve,
+    unknown_types,
+)
 from headrace.proxy.quotas.definitions import QuotaDefinitions
 from headrace.proxy.quotas.store import Snapshot
 from headrace.quota_callbacks.builtin.precedence import QuotaLevels, named
@@ -230,9 +237,9 @@ def test_of_an_entity_type_that_is_not_known_the_name_and_the_default_apply(
 ) -> None:
     client = Client.of(parts)
     assert [quota.value for quota in resolve(OF_PLUGINS, client)] == expected
-    assert list(doubts(OF_PLUGINS, client)) == doubtful
+    assert list(resolution_warnings(OF_PLUGINS, client)) == doubtful
     assert unknown_types(client) == sorted(parts.keys() - {USER})
-    assert (unknown_types(client, SCHEMA), list(doubts(OF_PLUGINS, client, SCHEMA))) == (
+    assert (unknown_types(client, SCHEMA), list(resolution_warnings(OF_PLUGINS, client, SCHEMA))) == (
         (["tram"], [EXACTLY.format("tram")]) if "tram" in parts else ([], [])
     )
 

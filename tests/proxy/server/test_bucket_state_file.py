@@ -12,11 +12,12 @@ from structlog.testing import capture_logs
 from headrace.proxy.errors import StartupError
 from headrace.proxy.server import bucket_state_file
 from headrace.proxy.server.bucket_state_file import BucketStateFile
+from headrace.quota_callbacks.buckets.bucket_table import MAX_OWNED
 from headrace.quota_callbacks.buckets.client_quotas import ClientQuotas
 from headrace.quota_callbacks.buckets.kinds import MutationBucket, ProducerIdBucket, RateBucket
 from headrace.quota_callbacks.buckets.sampled_rate import Window
 from headrace.quota_callbacks.builtin.default_quotas import DefaultQuotaCallback
-from headrace.quota_callbacks.entities import QuotaEntity, QuotaKey
+from headrace.quota_callbacks.entities import QuotaEntity, QuotaKey, quota_key
 from headrace.quota_callbacks.policies import KAFKA_POLICY, EnforcementMode, QuotaPolicy
 
 if TYPE_CHECKING:
@@ -31,7 +32,7 @@ LIMITS = {
 }
 
 
-def quotas(window: Window | None = None) -> ClientQuotas:
+def quotas(window: Window | None = None, max_owned: int = MAX_OWNED) -> ClientQuotas:
     callback = DefaultQuotaCallback()
     paced = QuotaPolicy(mode=EnforcementMode.PACED)
     for key, limit in LIMITS.items():
@@ -40,6 +41,7 @@ def quotas(window: Window | None = None) -> ClientQuotas:
         windows=dict.fromkeys(QuotaKey, window or Window(samples=11, seconds=100)),
         metric_tags=callback.quota_metric_tags,
         quota_limit=callback.quota_limit,
+        max_owned=max_owned,
     )
 
 
@@ -142,6 +144,25 @@ async def test_only_buckets_used_since_the_last_save_are_written(tmp_path: Path,
     newest = [name for name, at in rows.items() if at == max(rows.values())]
     assert len(rows) == 4
     assert "producer_byte_rate" in newest[0]
+
+
+async def test_restored_buckets_count_for_their_owner(tmp_path: Path, down: list[int]) -> None:
+    """Otherwise a client could bring up its maximum of buckets after each restart."""
+    path, owner, key = tmp_path / "usage.sqlite", ("alice", "192.0.2.1"), quota_key(QuotaKey.PRODUCER_BYTE_RATE)
+    names = [(key, (("user", "alice"), ("client-id", name))) for name in "abc"]
+    for most in (2, 1):
+        table = quotas(max_owned=most)
+        file = await BucketStateFile.open(str(path), table, 0)
+        restored = {bucket.name for bucket in table if bucket.owner == owner}
+        assert len(restored) == (0 if most == 2 else 1), "further ones are not restored into the bucket that they share"
+        for name in names:
+            bucket = table.named(name, owner)
+            assert isinstance(bucket, RateBucket)
+            bucket.charge(1, 0)
+        assert len([bucket for bucket in table if bucket.owner == owner]) == most
+        assert len([bucket for bucket in table if bucket.overflow]) == 1
+        await file.save(table, 0)
+        await file.close()
 
 
 async def test_two_proxies_cannot_open_the_same_file(tmp_path: Path) -> None:

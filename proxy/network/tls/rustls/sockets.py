@@ -84,7 +84,8 @@ class RustlsSocket(HelloSocket):
     ) -> None:
         """See `TlsSocket.start`. Raises ``ValueError`` for a name of a broker that cannot be one.
 
-        If OpenSSL does the handshakes of new connections by now, this one has the settings with which it began.
+        If rustls does not support the newest settings, so that new connections use OpenSSL, this one uses the last
+        settings that rustls supported.
         """
         self._setting, self._server_side = context.setting, server_side
         config = context.rustls  # read once: a thread may replace it

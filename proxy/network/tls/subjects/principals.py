@@ -219,7 +219,8 @@ class _Rule:
         """Return the user of this name, or ``None`` if the pattern does not match it as a whole.
 
         As in Kafka, each match of the pattern within the name is replaced then: that of ``.*`` twice, since it also
-        matches the empty end. Of letters, only a capital sigma after a digit can become another one than in Java.
+        matches the empty end. Changing the case of letters has the results of Java, except for a capital sigma after a
+        digit.
         """
         if not self.pattern.matches(name, budget):
             return None

@@ -284,9 +284,9 @@ def waiting(rate: float, *usages: tuple[int, str, float]) -> WaitingSenders:
 def test_what_comes_in_a_mute_waits_for_its_end() -> None:
     # 22,000 bytes, 999 ms into a second, so over 10.999 s: 11,001 ms (Kafka's X = (O - T) / T * W)
     senders = waiting(1000, (0, "a", 22_000), (1000, "a", 10), (13_000, "a", 10))
-    (shift,) = senders.hours.values()
-    assert (shift.waits, shift.waited_ms) == (1, 11_001)
-    assert (shift.amount, shift.amount_ms, shift.longest_ms) == (10.0, 100_010.0, 10_001)
+    (delay,) = senders.hours.values()
+    assert (delay.waits, delay.waited_ms) == (1, 11_001)
+    assert (delay.amount, delay.amount_ms, delay.longest_ms) == (10.0, 100_010.0, 10_001)
 
 
 @pytest.mark.parametrize(
@@ -327,9 +327,9 @@ def test_waiting_senders_are_computed_as_if_from_the_beginning(spark: SparkSessi
             )
         )
     senders.finish()
-    (shift,) = senders.hours.values()
-    assert (row.waits, row.waited_ms, row.longest_shift_ms) == (shift.waits, shift.waited_ms, shift.longest_ms)
-    assert row.shifted_amount == pytest.approx(shift.amount)
+    (delay,) = senders.hours.values()
+    assert (row.waits, row.waited_ms, row.longest_shift_ms) == (delay.waits, delay.waited_ms, delay.longest_ms)
+    assert row.shifted_amount == pytest.approx(delay.amount)
     assert row.waits > 20
     if field == "mutations":  # nothing is lost: what was refused comes later
         assert row.refused > 20
@@ -338,9 +338,9 @@ def test_waiting_senders_are_computed_as_if_from_the_beginning(spark: SparkSessi
 
 def test_another_channel_of_the_same_bucket_is_not_muted() -> None:
     senders = waiting(1000, (0, "a", 22_000), (1000, "b", 0), (1001, "b", 0))
-    (shift,) = senders.hours.values()
-    assert shift.amount == 0.0
-    assert shift.waits == 2  # its first charge finds the bucket overdrawn, its second comes later
+    (delay,) = senders.hours.values()
+    assert delay.amount == 0.0
+    assert delay.waits == 2  # its first charge finds the bucket overdrawn, its second comes later
 
 
 def test_who_falls_behind_for_good_keeps_a_bounded_number_of_lots() -> None:
@@ -352,9 +352,9 @@ def test_who_falls_behind_for_good_keeps_a_bounded_number_of_lots() -> None:
     senders = WaitingSenders(bucket)
     for t_ms, client_id, amount in usages:
         senders.send(Usage(t_ms=t_ms, user="u", client_id=client_id, op=Op.PRODUCE, amount=amount, strict=False))
-        assert sum(len(sender.lots) for sender in senders._senders.values()) <= QUEUED
+        assert sum(len(sender.entries) for sender in senders._senders.values()) <= QUEUED
     senders.finish()
-    late = sum(shift.amount for shift in senders.hours.values())
+    late = sum(delay.amount for delay in senders.hours.values())
     total = sum(amount for _, _, amount in usages)
     assert late >= total - 2 * 22_000  # all but what the first windows took at once
 

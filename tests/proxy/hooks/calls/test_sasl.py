@@ -33,7 +33,7 @@ class Accepts:
         return SaslStep(principal=self.user, lifetime_s=60.0)
 
 
-class Says:
+class FakeExchange:
     """A client's exchange of one token."""
 
     def __init__(self, settings: UpstreamSasl) -> None:
@@ -52,8 +52,8 @@ class Ours:
         return Accepts(connection.peer.host) if mechanism == "OURS" else None
 
     @hookimpl
-    def sasl_client_exchange(self, connection: Connection | None, settings: UpstreamSasl) -> Says | None:
-        return Says(settings) if settings.mechanism == "OURS" and connection is None else None
+    def sasl_client_exchange(self, connection: Connection | None, settings: UpstreamSasl) -> FakeExchange | None:
+        return FakeExchange(settings) if settings.mechanism == "OURS" and connection is None else None
 
 
 class Raises:

@@ -42,9 +42,10 @@ class MemoryLimit:
         held.limit, held.on_excess = max_bytes, self._close_some
 
     def relieve(self, short_bytes: int, why: str) -> None:
-        """Close connections to free ``short_bytes``, for which new clients wait, if all connections hold that much.
+        """Close connections that together hold ``short_bytes``, so that accepting can resume; do nothing if all
+        connections together hold less.
 
-        Otherwise one client could keep accepting paused: it holds less than ``limits.max_held_bytes``, but for long.
+        Without this, one client that holds somewhat less than ``limits.max_held_bytes`` could keep accepting paused.
         """
         if 0 < short_bytes <= held.count:
             self._close_holders(short_bytes, f"accepting is paused, and this connection holds {{}} bytes: {why}")
@@ -61,9 +62,8 @@ class MemoryLimit:
     def _close_holders(self, wanted: int, reason: str) -> None:
         """Close connections until ``wanted`` bytes are freed. ``reason`` has a place for what each one holds.
 
-        Those of the user, or address, whose connections hold most come first. Before them come those that the brokers
-        have not accepted, if together they hold as much as is wanted: a client that holds much cannot be the reason
-        why others cannot log in.
+        Connections are closed in the order of what their user or address holds, the most first. If the connections that
+        no broker has accepted hold enough together, these are closed first.
         """
         holders = [each for each in self._connections if each.memory_bytes and not each.ended]
         owners = {each: each.counts_for for each in holders}

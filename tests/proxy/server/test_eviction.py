@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from trio.testing import wait_all_tasks_blocked
 
 from headrace.proxy.network.held_bytes import held
-from headrace.proxy.server.room import MemoryLimit
+from headrace.proxy.server.eviction import MemoryLimit
 from headrace.quota_callbacks.api_keys import ApiKey
 from headrace.quota_callbacks.entities import QuotaEntity, QuotaKey
 from tests.proxy.playbook import open_book, request
