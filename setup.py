@@ -5,16 +5,11 @@ built it is left out, with one line that gives the reason, and all connections a
 ``HEADRACE_PURE=1`` it is not built.
 """
 
-import sys
-
-# First: pip runs this file before it reads which versions of Python are supported.
-if sys.version_info < (3, 11):  # noqa: UP036
-    sys.exit(f"headrace needs Python 3.11 or newer; this is Python {sys.version.split()[0]}")
-
 import logging
 import os
 import re
 import shutil
+import sys
 from pathlib import Path
 from subprocess import SubprocessError
 from typing import Any

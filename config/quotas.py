@@ -59,7 +59,7 @@ def byte_rate(key: QuotaKey) -> Parsed:
     number = {"type": "integer", "exclusiveMinimum": 0, "maximum": LONG_MAX}
     return Parsed(
         f'whole bytes a second, above 0 and at most {LONG_MAX}, or a size such as "2MiB" ({units})',
-        lambda raw: round(_checked(key, _size_bytes(raw) if isinstance(raw, str) else raw)),
+        lambda raw: _whole_bytes(key, raw),
         {"oneOf": [{"type": "string", "pattern": f"^{SIZE_PATTERN}$"}, number]},
     )
 
@@ -68,6 +68,13 @@ def positive(key: QuotaKey) -> Parsed:
     """Return the annotation for a finite number above 0."""
     schema = {"type": "number", "exclusiveMinimum": 0}
     return Parsed("a finite number above 0", lambda raw: float(_checked(key, raw)), schema)
+
+
+def _whole_bytes(key: QuotaKey, raw: object) -> int:
+    whole = round(_checked(key, _size_bytes(raw) if isinstance(raw, str) else raw))
+    if whole == 0:  # Kafka allows a remainder of a millionth, also of 0
+        raise ValueError
+    return whole
 
 
 def _size_bytes(raw: str) -> int:

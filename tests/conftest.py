@@ -11,6 +11,7 @@ import os
 import random
 import re
 import signal
+import subprocess
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -129,6 +130,22 @@ def rng(request: pytest.FixtureRequest) -> random.Random:
     seed = request.config.getoption("randomly_seed", 0)
     print(f"random samples: repeat them with --randomly-seed={seed}")  # noqa: T201 - shown at a failure
     return random.Random(f"{seed} {request.node.name}")  # noqa: S311
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of 512 KiB."""
+    folder = tmp_path / "small"
+    folder.mkdir()
+    mounted = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=512k,mode=0700", "tmpfs", folder], capture_output=True, check=False
+    )
+    if mounted.returncode != 0:
+        pytest.skip(f"a file system cannot be mounted here: {mounted.stderr.decode().strip()}")
+    try:
+        yield folder
+    finally:
+        subprocess.run(["umount", "-l", folder], check=True)
 
 
 @pytest.fixture(scope="module")

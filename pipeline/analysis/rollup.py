@@ -77,6 +77,13 @@ def by_hour(usage: DataFrame, teams: DataFrame) -> DataFrame:
     return hours.groupBy(*by).agg(*again).select(*schemas.ROLLUP_HOUR.names)
 
 
+def with_clusters(usage: DataFrame) -> DataFrame:
+    """Give records without a cluster that of the other records of their instance, which had not learned it yet."""
+    known = usage.where(sf.col("cluster").isNotNull()).groupBy("instance").agg(sf.max("cluster").alias("_known"))
+    joined = usage.join(sf.broadcast(known), "instance", "left")
+    return joined.withColumn("cluster", sf.coalesce("cluster", "_known")).drop("_known")
+
+
 def by_day(hours: DataFrame) -> DataFrame:
     """Return the sums of `by_hour` by day (`schemas.ROLLUP_DAY`)."""
     sums = [sf.sum(name).alias(name) for name in _SUMS]
@@ -86,27 +93,27 @@ def by_day(hours: DataFrame) -> DataFrame:
 
 
 def changed_days(recorded: Mapping[date, int], rolled_up: Mapping[date, int | None]) -> list[date]:
-    """Return the days of which another number of usage records was recorded than was rolled up, in order.
+    """Return the days of which more usage records were recorded than were rolled up, in order.
 
-    A day without usage has not changed: its usage may have been removed since.
+    A day with fewer records has not changed: its usage was removed since, or a part of it.
     """
-    return sorted(day for day, records in recorded.items() if records != rolled_up.get(day))
+    return sorted(day for day, records in recorded.items() if records > (rolled_up.get(day) or 0))
 
 
 def changed_periods(
     rolled_up: Mapping[date, int | None], billed: Mapping[date, int | None], period: Period
 ) -> list[date]:
-    """Return the first days of the periods whose bills are of another number of usage records, or that have none, in
-    order.
+    """Return the first days of the periods whose bills are of fewer usage records than are rolled up, or that have no
+    bills, in order.
 
     ``billed`` is the number of the bills of each period, by its first day. Numbers of versions that did not count the
-    records are ``None``, which is as if there were none.
+    records are ``None``, which is as if there were none. Bills of more records are kept: rollups were removed since.
     """
     records: dict[date, int] = {}
     for day, number in rolled_up.items():
         start = first_day(day, period)
         records[start] = records.get(start, 0) + (number or 0)
-    return sorted(start for start, number in records.items() if start not in billed or number != (billed[start] or 0))
+    return sorted(start for start, number in records.items() if start not in billed or number > (billed[start] or 0))
 
 
 def first_day(day: date, period: Period) -> date:

@@ -45,7 +45,7 @@ class Spending(NamedTuple):
     def alert(self) -> str:
         """The id of the alert in force. It is the same in each run, so that a receiver can recognize a repeated
         alert."""
-        return f"{self.month:%Y-%m}/{self.cluster or '*'}/{self.team}/{self.state}"
+        return f"{self.month:%Y-%m}/{self.cluster or '*'}/{self.team}/{self.budget.normalize():f}/{self.state}"
 
     @property
     def is_new(self) -> bool:
@@ -61,6 +61,8 @@ class Progress:
     """Number of days with usage; the last one counts up to its last hour with usage."""
     remaining: Fraction
     """Number of days from then to the end of the month."""
+    records: int = 0
+    """Number of usage records that are rolled up."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,7 +96,8 @@ def progress_of(days: DataFrame, hours: DataFrame, month: date, today: date) -> 
     """
     length = calendar.monthrange(month.year, month.month)[1]
     of_month = days.where(sf.trunc("date", "month") == sf.lit(month))
-    found = of_month.agg(sf.count_distinct("date").alias("days"), sf.max("date").alias("last")).collect()[0]
+    sums = (sf.count_distinct("date").alias("days"), sf.max("date").alias("last"), sf.sum("records").alias("records"))
+    found = of_month.agg(*sums).collect()[0]
     if found.last is None:
         return None
     last_hour = (
@@ -102,16 +105,22 @@ def progress_of(days: DataFrame, hours: DataFrame, month: date, today: date) -> 
     )
     part = Fraction(1 if last_hour.hour is None else last_hour.hour + 1, 1 if last_hour.hour is None else 24)
     remaining = Fraction(0) if month < today.replace(day=1) else length - (found.last.day - 1) - part
-    return Progress(days=found.days - 1 + part, remaining=remaining)
+    return Progress(days=found.days - 1 + part, remaining=remaining, records=found.records or 0)
 
 
-def bills_of(lines: DataFrame, month: date, budgets: Budgets, path: str) -> list[Bill]:
-    """Return the bills of a month of the teams that have a budget; ``lines`` are all bills (`schemas.CHARGEBACK`).
+def billed_records(by_month: DataFrame, month: date) -> int:
+    """Return the number of usage records that the bills of a month are of; ``by_month`` are all bills by month."""
+    totals = by_month.where((sf.col("date") == sf.lit(month)) & (sf.col("item") == "total"))
+    return int(totals.agg(sf.coalesce(sf.sum("records"), sf.lit(0))).collect()[0][0])
+
+
+def bills_of(by_month: DataFrame, month: date, budgets: Budgets, path: str) -> list[Bill]:
+    """Return the bills of a month of the teams that have a budget; ``by_month`` are all bills by month
+    (`schemas.CHARGEBACK`).
 
     Raises `InputError` if there are no bills by month at all, or if those of the month have another currency than the
     ``budgets``, whose file is ``path``.
     """
-    by_month = lines.where("period = 'month'")
     of_month = by_month.where(sf.col("date") == sf.lit(month))
     currencies = {row.currency for row in of_month.select("currency").distinct().collect()}
     if not currencies and by_month.isEmpty():

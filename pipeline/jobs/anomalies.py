@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 from pyspark.sql import functions as sf
@@ -24,6 +24,9 @@ if TYPE_CHECKING:
     from headrace.pipeline.output import Result
 
 RULES = Rules()
+BEHIND_S: Final = 3600
+"""Usage is taken to be complete up to the second that all instances have reached that are behind the newest record by
+less than this. Those that are further behind have ended, or were killed."""
 SHOWN = 50
 MINUTES_OF_A_DAY = 1440
 
@@ -106,11 +109,12 @@ def command(
 
 
 def _end(tables: Lake) -> tuple[date | None, int]:
-    """Return the newest day with usage, and the second (exclusive) up to which its usage has been ingested."""
+    """Return the newest day with usage, and the second (exclusive) up to which its usage has been ingested: of all
+    instances that have written in the hour before the newest record, since the files of some may come later."""
     newest = max(recorded_by_day(tables), default=None)
-    usage = tables.read("usage", schemas.USAGE)
-    second = usage.where(sf.col("date") == sf.lit(newest)).agg(sf.max("second")).collect()[0][0]
-    return newest, (second or 0) + 1
+    of_day = tables.read("usage", schemas.USAGE).where(sf.col("date") == sf.lit(newest))
+    seconds = [row.second for row in of_day.groupBy("instance").agg(sf.max("second").alias("second")).collect()]
+    return newest, min((each for each in seconds if each > max(seconds) - BEHIND_S), default=0) + 1
 
 
 def _report_result(tables: Lake, first: date, last: date) -> dict[str, int]:

@@ -11,7 +11,7 @@ from pyspark.sql import functions as sf
 from headrace.pipeline.cli import LAKE, job_options
 from headrace.pipeline.errors import InputError, OutputError
 from headrace.pipeline.finops.budget_files import read_budgets
-from headrace.pipeline.finops.spending import Spending, bills_of, progress_of, spending
+from headrace.pipeline.finops.spending import Spending, billed_records, bills_of, progress_of, spending
 from headrace.pipeline.finops.textfile import metrics
 from headrace.pipeline.finops.webhook import check_webhook, post
 from headrace.pipeline.lake import schemas
@@ -82,24 +82,37 @@ def command(
     first = (checked if month is None else month).date().replace(day=1)
     rows = _check(there, budgets, path, first, checked)
     before: list[Spending] = []
-    if month is None and checked.day <= PREVIOUS_DAYS:
-        previous = (first - timedelta(days=1)).replace(day=1)
-        if (same := _unchanged(there, budgets, previous)).teams:
-            before = _check(there, same, path, previous, checked)
+    previous = (first - timedelta(days=1)).replace(day=1)
+    is_checked = checked.day <= PREVIOUS_DAYS or (webhook is not None and _has_undelivered(there, previous))
+    if month is None and is_checked and (same := _unchanged(there, budgets, previous)).teams:
+        before = _check(there, same, path, previous, checked)
     if prometheus is not None:
         write_file(there.spark, prometheus, metrics(rows))
+    earlier = _alert(there, before, previous, webhook, token) if before else None
     result = _alert(there, rows, first, webhook, token)
-    if before:
-        result["previous"] = _alert(there, before, before[0].month, webhook, token)
+    if earlier is not None:
+        result["previous"] = earlier
     return result
+
+
+def _has_undelivered(lake: Lake, month: date) -> bool:
+    """Return whether an alert of ``month`` was not delivered."""
+    rows = lake.read_or_empty(TABLE, schemas.BUDGETS).where(f"month = '{month}'")
+    return not rows.where("state > coalesce(delivered, 0)").isEmpty()
 
 
 def _check(lake: Lake, budgets: Budgets, path: str, month: date, checked: datetime) -> list[Spending]:
     """Write what the teams have spent in a month to the table, and return it."""
-    bills = bills_of(lake.read("chargeback", schemas.CHARGEBACK), month, budgets, path)
+    bills_by_month = lake.read("chargeback", schemas.CHARGEBACK).where("period = 'month'")
+    bills = bills_of(bills_by_month, month, budgets, path)
     days = lake.read_or_empty("rollup_day", schemas.ROLLUP_DAY)
     hours = lake.read_or_empty("rollup_hour", schemas.ROLLUP_HOUR)
     progress = progress_of(days, hours, month, checked.date())
+    if progress is not None and progress.records > billed_records(bills_by_month, month):
+        report_progress(
+            f"the bills of {month:%Y-%m} lack usage that is rolled up, so the forecast is too low: run headrace"
+            " pipeline rollup --prices first"
+        )
     delivered = _delivered(lake, month)
     rows = list(spending(bills, budgets, progress, month=month, checked=checked, delivered=delivered))
     _write(lake, rows)
@@ -124,7 +137,10 @@ def _alert(lake: Lake, rows: Sequence[Spending], month: date, webhook: str | Non
     """Report the alerts of a month, and send the new ones to the webhook. Raises `OutputError`."""
     alerts = [row for row in rows if row.state is not None]
     _report(rows, alerts, month)
-    new = [row for row in alerts if row.is_new] if webhook is not None else []
+    new: list[Spending] = []
+    if webhook is not None and any(row.is_new for row in alerts):
+        rows = _with_delivered(lake, rows)  # another run may have delivered some meanwhile
+        new = [row for row in rows if row.is_new]
     if webhook is not None and new:
         _deliver(webhook, token, new)
         _write(lake, [row._replace(delivered=row.state) if row in new else row for row in rows])
@@ -151,8 +167,19 @@ def _delivered(lake: Lake, month: date) -> dict[tuple[str, str | None, Decimal],
     return {(row.team, row.cluster, row.budget): row.delivered for row in rows}
 
 
+def _with_delivered(lake: Lake, rows: Sequence[Spending]) -> list[Spending]:
+    """Return the rows with the alerts that the table has as delivered by now, if these are higher."""
+    known = _delivered(lake, rows[0].month)
+    present = ((row, known.get((row.team, row.cluster, row.budget))) for row in rows)
+    return [
+        row if number is None or number <= (row.delivered or 0) else row._replace(delivered=number)
+        for row, number in present
+    ]
+
+
 def _write(lake: Lake, rows: Sequence[Spending]) -> None:
     """Replace the rows of a month. Of a month that is over, rows of other teams stay, which had budgets then."""
+    rows = _with_delivered(lake, rows)
     frame = lake.spark.createDataFrame(rows, schemas.BUDGETS)
     month, checked = rows[0].month, rows[0].checked.date()
     if month < checked.replace(day=1):

@@ -10,6 +10,7 @@ from pyspark.sql import functions as sf
 from headrace.pipeline.cli import LAKE, day_options, job_options
 from headrace.pipeline.ingestion.instances import instances
 from headrace.pipeline.lake import schemas
+from headrace.pipeline.lake.retained import removed_before
 from headrace.pipeline.lake.tables import of_days, open_lake
 from headrace.pipeline.output import report_progress, report_result
 from headrace.quota_callbacks.records.usage_records import Kind
@@ -40,7 +41,8 @@ def command(*, spark: SparkOptions, lake: str, first: date | None, last: date | 
     ends = marks.where(sf.col("kind") == Kind.END.value)  # end marks have no second, and so no day
     usage = of_days(tables.read("usage", schemas.USAGE), first, last)
     lost = of_days(marks.where(sf.col("kind") != Kind.END.value), first, last)
-    found = instances(usage, lost.unionByName(ends), whole=first is None and last is None)
+    kept_from = removed_before(tables).get("usage")
+    found = instances(usage, lost.unionByName(ends), whole=first is None and last is None, kept_from=kept_from)
     rows = found.orderBy("first_second", "instance").limit(SHOWN + 1).collect()
     report_result("instance  first_second  last_second  seen  missing  gaps  lost  ended")
     for row in rows[:SHOWN]:

@@ -11,6 +11,7 @@ from pyspark.sql import functions as sf
 from headrace.pipeline.analysis.usage import only_cluster
 from headrace.pipeline.cli import CLUSTER, LAKE, day_options, job_options
 from headrace.pipeline.lake import schemas
+from headrace.pipeline.lake.retained import removed_before
 from headrace.pipeline.lake.tables import of_days, open_lake
 from headrace.pipeline.output import check_output, report_progress, write_file
 from headrace.pipeline.report import TITLE, Days, report
@@ -76,6 +77,7 @@ def command(
         title=title,
         cluster=only,
         recorded=recorded,
+        kept_from=removed_before(there).get("usage"),
     )
     write_file(there.spark, output, [page])
     size = len(page.encode())

@@ -19,6 +19,7 @@ from headrace.pipeline.analysis.rollup import (
     changed_periods,
     first_day,
     start_of,
+    with_clusters,
 )
 from headrace.pipeline.analysis.teams import parse_messages, read_teams
 from headrace.pipeline.cli import LAKE, check_input, day_options, job_options, kafka_options, settings_of
@@ -145,13 +146,23 @@ def _roll_up(tables: Lake, first: date | None, last: date | None, owners: DataFr
     """Write the rollups of the days that have changed, or of all; return these days."""
     rolled_up = rolled_up_by_day(tables, first, last)
     # Counted before it is read: with records that are added meanwhile, the day has changed for the next run.
-    days = changed_days(recorded_by_day(tables, first, last), {} if again else rolled_up)
+    recorded = recorded_by_day(tables, first, last)
+    days = changed_days(recorded, {} if again else rolled_up)
+    fewer = [day for day, records in recorded.items() if records < (rolled_up.get(day) or 0)]
+    if fewer and not again:
+        report_progress(
+            f"usage of {len(fewer):,} days was removed since they were rolled up, the first is {min(fewer)}: their rows"
+            " are kept; --again replaces them"
+        )
     if not days:
         what = "no new usage" if rolled_up else "no usage"
         report_progress(f"{tables.root} has {what}{_between(first, last)}: nothing was rolled up")
         return []
     chosen = sf.col("date").isin(days)
-    hours = by_hour(tables.read("usage", schemas.USAGE).where(chosen), owners)
+    usage = tables.read("usage", schemas.USAGE).where(chosen)
+    if not usage.where("cluster IS NULL").isEmpty():  # Delta Lake's statistics show which files have such rows
+        usage = with_clusters(usage)
+    hours = by_hour(usage, owners)
     tables.replace("rollup_hour", hours.repartition("date"), "date")
     hours = tables.read("rollup_hour", schemas.ROLLUP_HOUR).where(chosen)
     tables.replace("rollup_day", by_day(hours).repartition("date"), "date")

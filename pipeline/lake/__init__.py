@@ -3,6 +3,7 @@
 tables        reading and writing the tables
 schemas       the columns of every table
 day_counts    numbers of usage records by day, from the tables' logs
+retained      the days before which rows were removed, by table
 stores        small files beside the tables, in any store
 spark_errors  errors of Spark in one line
 session       a Spark session, local or on a cluster

@@ -234,18 +234,20 @@ class Lake:
         """
         from pyspark.sql import DataFrame
 
-        jvm: Any = self.spark.sparkContext._jvm  # noqa: SLF001 -- Delta Lake has no Python API for this
-        path = qualified(self.spark, self.path(table))
-        log = jvm.org.apache.spark.sql.delta.DeltaLog.forTable(self.spark._jsparkSession, path)  # noqa: SLF001
         version = self._versions().get(table) if table in RELEASED else None
-        none = jvm.scala.Option.empty()
-        snapshot = log.update(False, none, none) if version is None else log.getSnapshotAt(version, none, none)
-        return DataFrame(snapshot.allFiles().toDF(), self.spark)
+        return DataFrame(self._snapshot(table, version).allFiles().toDF(), self.spark)
 
     def version(self, table: str) -> int:
         """Return the newest version of an existing table."""
-        (row,) = self.table(table).history(1).select("version").collect()
-        return int(row.version)
+        return int(self._snapshot(table, None).version())
+
+    def _snapshot(self, table: str, version: int | None) -> Any:
+        """Return Delta Lake's snapshot of a version of an existing table; ``None`` is the newest version."""
+        jvm: Any = self.spark.sparkContext._jvm  # noqa: SLF001 -- Delta Lake has no Python API for this
+        path = qualified(self.spark, self.path(table))
+        log = jvm.org.apache.spark.sql.delta.DeltaLog.forTable(self.spark._jsparkSession, path)  # noqa: SLF001
+        none = jvm.scala.Option.empty()
+        return log.update(False, none, none) if version is None else log.getSnapshotAt(version, none, none)
 
     def _exists(self, table: str) -> bool:
         from delta.tables import DeltaTable

@@ -82,20 +82,23 @@ def report(
     title: str = TITLE,
     cluster: str | None = None,
     recorded: DataFrame | None = None,
+    kept_from: date | None = None,
 ) -> str:
     """Return the HTML file, made at the time ``made`` (UTC).
 
     ``tables`` are the existing tables of `headrace.pipeline.lake.tables`, with the rows of one ``cluster`` if that is
     known. ``recorded`` is the usage of all clusters, for the section on data quality, since the marks of instances
-    have no cluster; ``None``: that of ``tables``.
+    have no cluster; ``None``: that of ``tables``. Usage was removed before ``kept_from``.
     """
     days = days or Days()
     whose = "" if cluster is None else f"Cluster {words.name(cluster)}. "
     about = f"{whose}{days}, UTC. Made by headrace pipeline report on {made:%Y-%m-%d at %H:%M} UTC."
-    return html(Page(title=title, about=about, sections=tuple(_sections(tables, days, recorded))))
+    return html(Page(title=title, about=about, sections=tuple(_sections(tables, days, recorded, kept_from))))
 
 
-def _sections(tables: Mapping[str, DataFrame], days: Days, recorded: DataFrame | None) -> Iterator[Section]:
+def _sections(
+    tables: Mapping[str, DataFrame], days: Days, recorded: DataFrame | None, kept_from: date | None
+) -> Iterator[Section]:
     contents = dict(_of_usage(days.of(tables["usage"], "date")) if "usage" in tables else _without_usage())
     for table, (anchor, made, column) in _MADE_BY_JOBS.items():
         if table not in tables:
@@ -104,7 +107,7 @@ def _sections(tables: Mapping[str, DataFrame], days: Days, recorded: DataFrame |
             frame = tables[table]
             contents[anchor] = made(days.of(frame, column) if column in frame.columns else frame)
     recorded = tables.get("usage") if recorded is None else recorded
-    contents["quality"] = quality.quality(recorded, tables.get("marks"), tables.get("quarantine"))
+    contents["quality"] = quality.quality(recorded, tables.get("marks"), tables.get("quarantine"), kept_from)
     for anchor, title in SECTIONS.items():
         yield Section(anchor=anchor, title=title, content=contents[anchor])
 

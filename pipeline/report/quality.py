@@ -11,6 +11,7 @@ from headrace.pipeline.report.usage import others
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+    from datetime import date
 
     from pyspark.sql import DataFrame
 
@@ -18,32 +19,34 @@ Found = tuple[str, Table | None]
 """A sentence, and its table."""
 
 
-def quality(usage: DataFrame | None, marks: DataFrame | None, quarantine: DataFrame | None) -> Content:
+def quality(
+    usage: DataFrame | None, marks: DataFrame | None, quarantine: DataFrame | None, kept_from: date | None = None
+) -> Content:
     """Return the section. It covers the whole lake, not a range of days, since a gap lies between two sequence numbers.
 
-    ``None`` stands for a table that does not exist.
+    ``None`` stands for a table that does not exist. Usage was removed before ``kept_from``.
     """
     sentences: list[str] = ["This section covers the whole lake."]
     tables: list[Table] = []
-    for sentence, table in (_missing(usage, marks), _lost(marks), _quarantined(quarantine)):
+    for sentence, table in (_missing(usage, marks, kept_from), _lost(marks), _quarantined(quarantine)):
         sentences.append(sentence)
         tables += [] if table is None else [table]
     return Content(sentences=tuple(sentences), parts=tuple(tables))
 
 
-def _missing(usage: DataFrame | None, marks: DataFrame | None) -> Found:
+def _missing(usage: DataFrame | None, marks: DataFrame | None, kept_from: date | None) -> Found:
     if usage is None:
         return "There are no records of any instance.", None
     marks = usage.sparkSession.createDataFrame([], MARKS) if marks is None else marks
-    numbers = sums.numbered(usage, marks)
+    numbers = sums.numbered(usage, marks, kept_from)
     ended = (
         f"Instances (runs of a process of the proxy) with records: {words.count(numbers['instances'])}."
-        f" Of these, {words.count(numbers['ended'])} ended in order; the others still run or were killed, and"
+        f" Of these, {words.count(numbers['ended'])} ended normally; the others still run or were killed, and"
         " their last second may be missing."
     )
     if not numbers["short"]:
         return f"{ended} No gaps were found.", None
-    gaps = sums.top_gaps(usage, marks)
+    gaps = sums.top_gaps(usage, marks, kept_from)
     summed = gaps.total
     found = (
         f"{ended} Missing: {words.some(summed['missing'], 'record')} in {words.some(summed['gaps'], 'gap')} of"

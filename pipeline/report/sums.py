@@ -15,11 +15,12 @@ from pyspark.sql import Window
 from pyspark.sql import functions as sf
 
 from headrace.pipeline.analysis.usage import over_quotas
-from headrace.pipeline.ingestion.instances import instances
+from headrace.pipeline.ingestion.instances import instances, is_cut
 from headrace.quota_callbacks.records.usage_records import Kind
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
+    from datetime import date
 
     from pyspark.sql import Column, DataFrame, GroupedData
 
@@ -271,9 +272,9 @@ def anomalies_over_time(anomalies: DataFrame, step_s: int) -> DataFrame:
 # --- data quality -----------------------------------------------------------------------------------------------------
 
 
-def numbered(usage: DataFrame, marks: DataFrame) -> Numbers:
+def numbered(usage: DataFrame, marks: DataFrame, kept_from: date | None) -> Numbers:
     """Return the number of ``instances``, how many of them have ``ended``, and how many are ``short`` of records."""
-    found = _by_instance(usage, marks).agg(
+    found = _by_instance(usage, marks, kept_from).agg(
         sf.count("instance").alias("instances"),
         sf.count_if("ended").alias("ended"),
         sf.count_if(sf.col("missing") > 0).alias("short"),
@@ -281,27 +282,31 @@ def numbered(usage: DataFrame, marks: DataFrame) -> Numbers:
     return found.collect()[0].asDict()
 
 
-def _by_instance(usage: DataFrame, marks: DataFrame) -> DataFrame:
+def _by_instance(usage: DataFrame, marks: DataFrame, kept_from: date | None) -> DataFrame:
     """Return, by instance, the number of ``missing`` records, and whether it has ``ended``.
 
-    If no number is missing, the last one gives the number of records.
+    If no number is missing, the last one gives the number of records. Usage was removed before ``kept_from``
+    (`headrace.pipeline.ingestion.instances`).
     """
-    seen = usage.select("instance", "sequence", sf.lit(False).alias("is_end"))
-    marked = marks.select("instance", "sequence", (sf.col("kind") == Kind.END.value).alias("is_end"))
-    missing = sf.max("sequence") + 1 - sf.count("*")
-    return (
-        seen.unionByName(marked).groupBy("instance").agg(missing.alias("missing"), sf.bool_or("is_end").alias("ended"))
-    )
+    seen = usage.select("instance", "sequence", "second", sf.lit(False).alias("is_end"))
+    marked = marks.select("instance", "sequence", "second", (sf.col("kind") == Kind.END.value).alias("is_end"))
+    missing, first_second = sf.max("sequence") + 1 - sf.count("*"), sf.min("second")
+    if kept_from is not None:
+        missing -= sf.when(is_cut(first_second, kept_from), sf.min("sequence")).otherwise(0)
+    of_instance = (missing.alias("missing"), sf.bool_or("is_end").alias("ended"), first_second.alias("first_second"))
+    found = seen.unionByName(marked).groupBy("instance").agg(*of_instance)
+    return found if kept_from is None else found.where(sf.col("first_second").isNotNull())
 
 
-def top_gaps(usage: DataFrame, marks: DataFrame) -> Ranking:
+def top_gaps(usage: DataFrame, marks: DataFrame, kept_from: date | None) -> Ranking:
     """Return the instances (`headrace.pipeline.ingestion.instances`) that lack records.
 
     Only the instances that are short of records are sorted to find their gaps, since sorting all of them would sort the
     whole table.
     """
-    short = _by_instance(usage, marks).where("missing > 0").select("instance")
-    with_gaps = instances(*(each.join(short, "instance", "left_semi") for each in (usage, marks)))
+    short = _by_instance(usage, marks, kept_from).where("missing > 0").select("instance")
+    of_short = (each.join(short, "instance", "left_semi") for each in (usage, marks))
+    with_gaps = instances(*of_short, kept_from=kept_from)
     return ranking(with_gaps, ("seen", "missing", "gaps", "lost"), sf.desc("missing"), sf.col("instance"))
 
 

@@ -266,4 +266,4 @@ def _lifetime_s(answer: JsonObject, token: str, now_s: float) -> float:
 
 
 def _is_number(value: object) -> TypeGuard[int | float]:
-    return isinstance(value, int | float) and not isinstance(value, bool)
+    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < 2**63

@@ -88,7 +88,7 @@ def list_users(path: str, as_json: bool) -> None:
     \b
     Example: headrace users list --file /var/lib/headrace/users.db
     """
-    with _reported_errors(), UserFile.open(path) as file:
+    with _reported_errors(), UserFile.open(path, dry=True) as file:
         found = file.verifiers()
     if as_json:
         rows = [

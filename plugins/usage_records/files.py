@@ -91,7 +91,7 @@ class FileSink:
         if parquet is not None:
             parquet.start()
 
-    def write(self, lines: list[bytes], contents: Sequence[object], first: int, now_s: float) -> None:  # noqa: ARG002 -- for topics
+    def write(self, lines: list[bytes], contents: Sequence[object], first: int, now_s: float) -> int:  # noqa: ARG002 -- for topics
         """Append ``lines``; ``first`` is the sequence number of the first. The lines survive the end of this process.
 
         Writes all lines or none: raises OSError, with the file unchanged, when the disk is full or unavailable.
@@ -112,6 +112,7 @@ class FileSink:
             raise
         self._size += written
         self._last = first + len(lines) - 1
+        return len(lines)
 
     def tick(self, now_s: float) -> tuple[()]:
         """Complete the file if it is large or old enough; then maintain the other files in the folder. Raises OSError.

@@ -66,8 +66,9 @@ class KafkaSink:
         """Whether the last loss record is acknowledged; until then, further losses are summed up."""
         return self._loss_records == 0
 
-    def write(self, lines: list[bytes], contents: Sequence[LineContent], first: int, now_s: float) -> None:  # noqa: ARG002 -- for files
-        """Produce ``lines``. Raises OSError if librdkafka accepts none, for instance with the cluster unreachable."""
+    def write(self, lines: list[bytes], contents: Sequence[LineContent], first: int, now_s: float) -> int:  # noqa: ARG002 -- for files
+        """Produce ``lines``; return the number of those that librdkafka accepts. Raises OSError if it accepts none, for
+        instance with the cluster unreachable."""
         refused = [
             (why, each)
             for line, each in zip(lines, contents, strict=True)
@@ -77,6 +78,7 @@ class KafkaSink:
         if refused and len(refused) == len(lines):
             raise OSError(refused[-1][0])
         self._failed += refused
+        return len(lines) - len(refused)
 
     def tick(self, now_s: float) -> list[tuple[str, LineContent]]:  # noqa: ARG002 -- for files
         """Return the records that have failed since the last call; after a fatal error, create a new producer."""
@@ -100,7 +102,7 @@ class KafkaSink:
     def _replace(self) -> None:
         """Create a new producer; the records queued in the old one are lost and reported to `_delivered`."""
         log.warning("the producer of usage records had a fatal error and is replaced", reason=self._fatal)
-        self._producer.purge()
+        self._producer.purge(in_flight=False)  # those in flight may be in the topic
         self._producer.flush(FLUSH_S)
         self._producer, self._loss_records, self._fatal = self._new_producer(), 0, None
 

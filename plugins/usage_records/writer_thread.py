@@ -49,10 +49,11 @@ class Sink(Protocol):
     def accepts_loss_records(self) -> bool:
         """Whether a loss record may be written now; if not, losses are summed up further."""
 
-    def write(self, lines: list[bytes], contents: Sequence[LineContent], first: int, now_s: float) -> None:
-        """Write ``lines``; ``contents`` has the content of each, and ``first`` is the sequence number of the first.
+    def write(self, lines: list[bytes], contents: Sequence[LineContent], first: int, now_s: float) -> int:
+        """Write ``lines``, and return the number of those that were accepted; `tick` returns the others.
 
-        Raises an exception if it accepted none of them: their sequence numbers are then used again.
+        ``contents`` has the content of each, and ``first`` is the sequence number of the first. Raises an exception if
+        none was accepted: their sequence numbers are then used again.
         """
 
     def tick(self, now_s: float) -> Sequence[tuple[str, LineContent]]:
@@ -157,8 +158,7 @@ class WriterThread:
                 lines.append(line)
                 if len(lines) % LINES_AT_ONCE == 0 and not self._closing.is_set():
                     time.sleep(PAUSE_S)
-            self._sink.write(lines, list(rows.values()), first, time.monotonic())
-            self.written += len(lines)
+            self.written += self._sink.write(lines, list(rows.values()), first, time.monotonic())
         except Exception as error:  # noqa: BLE001 -- no failure of a sink ends the thread
             self._encoder.sequence = first
             losses = Losses()

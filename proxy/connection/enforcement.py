@@ -76,7 +76,8 @@ def enforce_after_hold(
         return True, refusal
     if exchange.throttle_after_hold_s is not None:
         until_s, quota, entity = exchange.throttle_after_hold_s
-        state.mute.extend_to(until_s, quota, entity)
+        if shared.enforcement.enabled:
+            state.mute.extend_to(until_s, quota, entity)
         exchange.throttle_after_hold_s = None
     if combined is not None:
         _apply(state, exchange, combined, now_s)
@@ -104,6 +105,7 @@ def enforce_on_reply(state: ConnectionState, exchange: Exchange, now_s: float) -
     shared = state.shared
     if not exchange.enforced:
         return
+    exchange.settled = True
     if not shared.enforcement.enabled:  # it was turned off in between: callbacks undo their reservations
         shared.hooks.request_abandoned(exchange, int(now_s * 1000))
         return
@@ -120,8 +122,9 @@ def enforce_on_fetched(state: ConnectionState, exchange: Exchange, now_s: float)
 
 
 def abandon(state: ConnectionState, exchange: Exchange) -> None:
-    """Report that ``exchange`` gets no reply, so that callbacks undo what they reserved for it."""
-    if exchange.enforced:
+    """Report that ``exchange`` gets no reply, so that callbacks undo what they reserved for it; do nothing if its reply
+    or the proxy's own answer was reported before."""
+    if exchange.enforced and not exchange.settled:
         state.shared.hooks.request_abandoned(exchange, int(state.shared.clock() * 1000))
 
 
@@ -129,8 +132,9 @@ def enforce_on_own_answer(state: ConnectionState, exchange: Exchange, now_s: flo
     """Report that the proxy answers ``exchange`` in place of the broker, as `abandon`; throttle the client for the
     proxy's own work."""
     shared = state.shared
-    if not exchange.enforced:
+    if not exchange.enforced or exchange.settled:
         return
+    exchange.settled = True
     combined = shared.hooks.request_abandoned(exchange, int(now_s * 1000))
     if combined is not None and shared.enforcement.enabled:
         _apply(state, exchange, combined, now_s)

@@ -114,8 +114,16 @@ class ReplyRelay(Relay):
                     await self._edit_large(self._large)
                 self.shared.grant_credits()
         finally:
+            self._charge_walked()
             self.close()
             state.holders.remove(self)
+
+    def _charge_walked(self) -> None:
+        """Charge the part of a Fetch reply that was sent, if the connection ends in it."""
+        walk, exchange = self.walk, self._current
+        if isinstance(walk, FetchedTopicsWalk) and exchange is not None:
+            exchange.fetched_bytes = walk.by_topic
+            enforce_on_fetched(self.state, exchange, self.shared.clock())
 
     def _step(self) -> bool:  # noqa: C901 -- on the path of every reply
         """Read, scan and send what can be sent without waiting.

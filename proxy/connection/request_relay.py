@@ -106,8 +106,10 @@ class RequestRelay(RequestForwarding):
 
     def unsettled_requests(self) -> list[Exchange]:
         """Return the requests that callbacks were called for and that are not in flight: one that was not forwarded
-        yet, and a Produce with acks=0 that was read in part."""
-        found = [] if self._held_request is None else [self._held_request[0]]
+        yet or that is refused, and a Produce with acks=0 that was read in part."""
+        found = self._whole.unanswered
+        if self._held_request is not None:
+            found.append(self._held_request[0])
         if self._whole.pending is not None:
             found.append(self._whole.pending.exchange)
         if self._arriving is not None and self._arriving.acks == 0:

@@ -143,6 +143,11 @@ class WholeRequests:
         """Note that ``exchange`` was refused by its head; the answer requires its body."""
         self._refusals[exchange] = refusal
 
+    @property
+    def unanswered(self) -> list[Exchange]:
+        """The requests that were refused by their heads, and were not answered yet."""
+        return list(self._refusals)
+
     def longest(self) -> tuple[int, str]:
         """Return how many bytes of the request that is being read may be collected, and the setting that says so."""
         limits, exchange = self._state.limits, self._state.current
@@ -162,7 +167,6 @@ class WholeRequests:
 
     def close(self) -> None:
         """Free the memory of requests that are not forwarded any more."""
-        self._refusals.clear()
         self._allowed = None
         if self.pending is not None:
             self.pending.frame = b""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import errno
 import socket
+import sys
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, TypeAlias
 
@@ -32,7 +33,10 @@ PAUSE_AFTER_A_TURN: Final = 3.0
 the time while connections arrive faster than they can be accepted, or while other processes take the processor."""
 _CONNECTION_ERRORS: Final = frozenset(
     {errno.ECONNABORTED, errno.EPROTO, errno.EPERM, errno.ENETDOWN, errno.EHOSTUNREACH, errno.ECONNRESET}
+    | {errno.ENOPROTOOPT, errno.EHOSTDOWN, errno.EOPNOTSUPP, errno.ENETUNREACH, errno.ETIMEDOUT}
+    | ({errno.ENONET} if sys.platform == "linux" else set())
 )
+"""Errors of a connection that was about to be accepted, which accept(2) reports."""
 _EXHAUSTED: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
 EXHAUSTED_PAUSE_S: Final = 0.1
 """The pause after running out of descriptors or buffers, so that some may be freed; as in ``trio.serve_listeners``."""

@@ -8,7 +8,7 @@ every proxy and after every restart.
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import structlog
 
@@ -21,6 +21,9 @@ if TYPE_CHECKING:
     from headrace.proxy.wire.endpoints import Rewritten
 
 log = structlog.get_logger("headrace.topology")
+
+MOST_OUT_OF_RANGE: Final = 100
+"""Most ids outside the range of the listener that are remembered and logged."""
 
 
 class Topology:
@@ -52,13 +55,13 @@ class Topology:
     def advertised(self, node_id: int) -> tuple[str, int] | None:
         """Return the advertised host and port of a broker, or ``None`` if the listener does not have its id.
 
-        The first such call for an id logs an error.
+        The first such call for an id logs an error, for `MOST_OUT_OF_RANGE` ids.
         """
         if node_id in self._node_ids:
             if self._names is not None:
                 return self._names.host_of(node_id), self._port
             return self._host, self._port + 1 + node_id
-        if node_id not in self._out_of_range:
+        if node_id not in self._out_of_range and len(self._out_of_range) < MOST_OUT_OF_RANGE:
             self._out_of_range.add(node_id)
             log.error(
                 "a broker's id is outside the range of a listener; clients do not see it until the range includes it",
@@ -101,15 +104,22 @@ class Topology:
     ) -> None:
         """Update the cluster from a reply. ``complete``: it lists all brokers, so that others have left.
 
-        An empty list is ignored: a broker sends one while it starts.
+        An empty list is ignored: a broker sends one while it starts. From a reply that is not complete, only ids that
+        are known or in the listener's range are learned, so that no broker can invent any number of them.
         """
-        found = {broker.node_id: self._with_rack(broker) for broker in brokers}
+        found = {
+            broker.node_id: self._with_rack(broker)
+            for broker in brokers
+            if complete or broker.node_id in self._brokers or broker.node_id in self._node_ids
+        }
         if not found:
             return
         self._cluster_id = cluster_id or self._cluster_id
         if controller_id is not None and controller_id >= 0:
             self._controller_id = controller_id
-        self._last_known.update((node_id, broker.address) for node_id, broker in found.items())
+        self._last_known.update(
+            (node_id, broker.address) for node_id, broker in found.items() if node_id in self._node_ids
+        )
         changed = {node_id for node_id, broker in found.items() if self._brokers.get(node_id) != broker}
         if complete:
             changed |= self._brokers.keys() - found.keys()

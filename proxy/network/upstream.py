@@ -132,6 +132,8 @@ class Upstream:
         self._asked = trio.Event()
         self._next = 0
         self._refreshing: trio.Event | None = None
+        self._refreshes = 0
+        """Number of refreshes that were not cancelled."""
         self._sessions: dict[Address, object] = {}
         """The last TLS session with each broker, to resume."""
 
@@ -168,17 +170,20 @@ class Upstream:
     async def refresh(self) -> None:
         """Request the list of brokers from a bootstrap server, and set `reached`.
 
-        Concurrent callers share one request. It waits for no turn, or clients that are not known could delay all that
-        share it.
+        Concurrent callers share one request; if it is cancelled with the connection that made it, another caller
+        repeats it. It waits for no turn, or clients that are not known could delay all that share it.
         """
-        if self._refreshing is not None:
+        while self._refreshing is not None:
+            refreshes = self._refreshes
             await self._refreshing.wait()
-            return
+            if self._refreshes > refreshes:
+                return
         self._refreshing = trio.Event()
         try:
             await self._ask_for_brokers()
-        finally:
+            self._refreshes += 1
             self._asked.set()
+        finally:
             self._refreshing.set()
             self._refreshing = None
 
@@ -231,6 +236,7 @@ class Upstream:
 
     async def _connect(self, address: Address, caller: _Caller) -> PlainSocket:
         reason = f"no answer within {self.setting}.connect_timeout = {self.connect_timeout_s:g} s"
+        fault: UpstreamFault | None = None
         with trio.move_on_after(self.connect_timeout_s):
             try:
                 candidates = await trio.socket.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM)
@@ -238,12 +244,16 @@ class Upstream:
                 raise UpstreamFault(f"cannot resolve {address}: {error.strerror}") from error
             except ValueError as error:  # of the IDNA codec
                 raise UpstreamFault(f"cannot resolve {address}: it is not a valid host name") from error
-            for family, _, _, _, target in candidates:
-                try:
-                    return await self._connect_to(family, target, address, caller)
-                except OSError as error:
-                    reason = (error.strerror or str(error)).lower()
-        raise UpstreamFault(f"cannot connect to {address}: {reason}")
+            for number, (family, _, _, _, target) in enumerate(candidates):
+                left_s = trio.current_effective_deadline() - trio.current_time()
+                with trio.move_on_after(left_s / (len(candidates) - number)):  # so that no address takes all the time
+                    try:
+                        return await self._connect_to(family, target, address, caller)
+                    except OSError as error:
+                        reason = (error.strerror or str(error)).lower()
+                    except UpstreamFault as error:
+                        fault = error
+        raise fault or UpstreamFault(f"cannot connect to {address}: {reason}")
 
     async def _connect_to(
         self, family: int, target: tuple[object, ...], address: Address, caller: _Caller

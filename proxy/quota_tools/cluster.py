@@ -54,7 +54,12 @@ _NOT_AUTHORIZED: Final = (
 
 
 def client_settings(
-    *, servers: str | None, default_servers: str, properties: str | None, timeout_ms: int, report: Callable[[str], None]
+    *,
+    servers: str | None,
+    default_servers: str | None,
+    properties: str | None,
+    timeout_ms: int,
+    report: Callable[[str], None],
 ) -> ClientSettings:
     """Return the settings for a cluster.
 
@@ -63,7 +68,7 @@ def client_settings(
     """
     try:
         if properties is None:
-            settings = ClientSettings(bootstrap_servers=parse_addresses(servers or default_servers))
+            settings = ClientSettings(bootstrap_servers=parse_addresses(servers or default_servers or ""))
         else:
             settings = read_settings(
                 properties, bootstrap_servers=servers, default_servers=default_servers, report=report

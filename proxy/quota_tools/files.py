@@ -272,7 +272,7 @@ def _number(key: str, value: float) -> str:
     definition = BUILTIN_SCHEMA.keys.get(key)
     if definition is not None and definition.integral:
         largest = definition.value_type.largest
-        return str(min(round(value), LONG_MAX if largest is None else largest))
+        return str(min(max(round(value), 1), LONG_MAX if largest is None else largest))
     return str(int(value)) if value.is_integer() and abs(value) <= LONG_MAX else repr(value)
 
 

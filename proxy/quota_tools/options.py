@@ -87,6 +87,8 @@ class ClusterOptions:
     bootstrap_server: str | None
     command_config: str | None
     timeout_s: float
+    has_default: bool = True
+    """Whether the usual servers are used if neither of the two above names one."""
 
     def open(self, schema: QuotaSchema = BUILTIN_SCHEMA) -> QuotaCluster:
         """Return the cluster, for errors that suggest the names of ``schema``. Nothing is connected to yet.
@@ -98,7 +100,9 @@ class ClusterOptions:
         return QuotaCluster(
             client_settings(
                 servers=self.bootstrap_server,
-                default_servers=os.environ.get(BOOTSTRAP_SERVER, "").strip() or DEFAULT_SERVER,
+                default_servers=(
+                    os.environ.get(BOOTSTRAP_SERVER, "").strip() or DEFAULT_SERVER if self.has_default else None
+                ),
                 properties=self.command_config,
                 timeout_ms=round(self.timeout_s * 1000),
                 report=warn,

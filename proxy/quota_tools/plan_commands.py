@@ -128,7 +128,12 @@ def import_(
     """
     if source_server is None and source_config is None:
         raise click.UsageError("--from is needed, or --from-config with a file that has bootstrap.servers")
-    source = ClusterOptions(bootstrap_server=source_server, command_config=source_config, timeout_s=options.timeout_s)
+    source = ClusterOptions(
+        bootstrap_server=source_server,
+        command_config=source_config,
+        timeout_s=options.timeout_s,
+        has_default=False,  # that is the proxy itself
+    )
     with reported_errors():
         from headrace.proxy.quota_tools.files import writable
         from headrace.proxy.quota_tools.plans import Action, make_plan

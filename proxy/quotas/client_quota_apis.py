@@ -59,7 +59,7 @@ NOT_AUTHORIZED: Final = Refusal(
 """The answer to a client that may not use an API, with the message of Kafka's
 ``Errors.CLUSTER_AUTHORIZATION_FAILED``."""
 NO_STORE: Final = Refusal(
-    error_code=ErrorCode.INVALID_REQUEST,
+    error_code=ErrorCode.POLICY_VIOLATION,  # not INVALID_REQUEST: tools leave out what a proxy finds invalid
     error_message="this proxy keeps no quotas: neither client_quotas.file is set nor a topic is used",
 )
 MAX_ALTER_ROWS: Final = 4 * MAX_CHANGES

@@ -130,7 +130,8 @@ async def _states_of(quotas: ClientQuotas, since_ms: int, now_ms: int) -> list[S
     for number, bucket in enumerate(quotas):
         if number % BUCKETS_PER_SLICE == 0:
             await trio.lowlevel.checkpoint()
-        if bucket.last_used_ms >= since_ms:
+        is_old = now_ms - bucket.last_used_ms > IDLE_EXPIRY_MS // 2  # its row may expire before its wait ends
+        if bucket.last_used_ms >= since_ms or (is_old and bucket.outlasts_idling(now_ms)):
             states.append((_name(bucket), _state(bucket, now_ms)))
     return states
 

@@ -11,6 +11,7 @@ Source: ``DescribeClientQuotasRequest``, ``AlterClientQuotasRequest`` and their 
 from __future__ import annotations
 
 import struct
+from contextlib import suppress
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import TYPE_CHECKING, Final, TypeAlias
@@ -28,6 +29,7 @@ from headrace.proxy.wire.messages.scalars import (
     count_rows,
 )
 from headrace.proxy.wire.messages.schemas import schema
+from headrace.proxy.wire.messages.tagged_fields import read_tag_count
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -161,10 +163,13 @@ def alterations_in_steps(version: int, body: Buffer, max_rows: int) -> Steps[Alt
             row, at = codec.read(data, at)
             entries.append(_alter_entry(row))
             yield
+        if field.flexible:  # behind the entries are a byte and the tagged fields of the request
+            with suppress(IndexError, Broken):  # `decode` reports them
+                count_rows(data, read_tag_count(data, at + 1)[0])
     except TooManyRows:
         raise MalformedFrame(
-            f"a request to change quotas has more than {max_rows} entities, parts of entities and keys, or more than "
-            f"{MAX_ENTITY_ROWS} parts and keys of one entity, which is the most that one may have"
+            f"a request to change quotas has more than {max_rows} entities, parts of entities, keys and tagged fields, "
+            f"or more than {MAX_ENTITY_ROWS} parts and keys of one entity, which is the most that one may have"
         ) from None
     except Broken as broken:
         broken.path.insert(0, field.name)

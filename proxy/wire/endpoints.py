@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from struct import Struct
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
-from headrace.proxy.wire.errors import UnknownMessage
+from headrace.proxy.wire.errors import MalformedFrame, UnknownMessage
 from headrace.proxy.wire.messages.codec import decode
 from headrace.proxy.wire.messages.editing import DROP, edit, edit_in_steps
 from headrace.proxy.wire.messages.stepwise import finish
@@ -33,6 +33,10 @@ COORDINATORS_FROM: Final = 4
 
 COORDINATOR_NOT_AVAILABLE: Final = 15
 """Kafka's error code ``Errors.COORDINATOR_NOT_AVAILABLE``, after which clients send the request again."""
+
+MOST_BROKERS: Final = 2_000
+"""Most brokers of a cluster in one response, ten times as many as large clusters have. They are read in one step, which
+takes 30 µs each."""
 
 _INT32: Final = Struct(">i")
 
@@ -128,6 +132,8 @@ class _Learning:
         return self._broker(row, row["broker_id"])
 
     def _broker(self, row: Message, node_id: int) -> Message | Drop:
+        if len(self.brokers) >= MOST_BROKERS:
+            raise MalformedFrame(f"a response has more than {MOST_BROKERS:,} brokers")
         place = self.place(node_id, row)
         return DROP if place is None else {**row, "host": place[0], "port": place[1]}
 

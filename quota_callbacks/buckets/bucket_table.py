@@ -34,7 +34,7 @@ IDLE_EXPIRY_MS: Final = 3_600_000
 STEP: Final = 32
 """Buckets that `BucketTable.sweep` looks at between two points where other tasks may run: less than 0.1 ms."""
 
-_IPV6_PREFIX: Final = 64  # a network of this size usually belongs to one subscriber
+_IPV6_PREFIX: Final = 64
 _IPV6_MAPPED: Final = "::ffff:"
 
 BucketName = tuple[str, "Tags"]
@@ -75,7 +75,8 @@ class BucketTable:
     def sweep(self, now_ms: int) -> Generator[None, None, int]:
         """Drop buckets; return their number. Yield where other tasks may run; only one sweep may run at a time.
 
-        Buckets are dropped after `IDLE_EXPIRY_MS` without use, as by a broker. While the table, or their owner's share
+        Buckets are dropped after `IDLE_EXPIRY_MS` without use, as by a broker, apart from those that must outlast that
+        (`QuotaBucket.outlasts_idling`). While the table, or their owner's share
         of it, is more than half full, those for which a new bucket would make the same decisions are dropped at once.
         Those that other threads may charge are kept.
         """
@@ -88,7 +89,8 @@ class BucketTable:
             if bucket.last_used_ms == NEVER_USED:
                 bucket.last_used_ms = now_ms
                 continue
-            expired = now_ms - bucket.last_used_ms > max(IDLE_EXPIRY_MS, bucket.window.seconds * 1000)
+            idle = now_ms - bucket.last_used_ms > max(IDLE_EXPIRY_MS, bucket.window.seconds * 1000)
+            expired = idle and not bucket.outlasts_idling(now_ms)
             if expired or (self._is_crowded(bucket.owner) and bucket.forgotten(now_ms)):
                 self._drop(bucket)
                 dropped += 1
@@ -126,7 +128,12 @@ def owner_of(connection: Connection, chosen: str, tags: Tags) -> Owner | None:
     """
     if not chosen or chosen == connection.user or all(value != chosen for _, value in tags):
         return None
-    host = connection.peer.host.removeprefix(_IPV6_MAPPED)
-    if ":" in host:
-        host = str(ipaddress.ip_network((host.partition("%")[0], _IPV6_PREFIX), strict=False))
-    return connection.user, host
+    return connection.user, network_of(connection.peer.host)
+
+
+def network_of(host: str) -> str:
+    """Return the address, or for IPv6 the /64, of a client: one subscriber usually has all of these addresses."""
+    host = host.removeprefix(_IPV6_MAPPED)
+    if ":" not in host:
+        return host
+    return str(ipaddress.ip_network((host.partition("%")[0], _IPV6_PREFIX), strict=False))

@@ -274,8 +274,11 @@ class ProducerIdBucket(QuotaBucket):
 
     __slots__ = ("_bucket", "_filters", "_seen_until_ms", "new_ids", "seen")
 
+    has_kafkas_sensor = False
+
     def __init__(self, key: str, tags: Tags, window: Window) -> None:
         super().__init__(key, tags, window)
+        self.span_ms = window.seconds * 1000  # the number of samples is that of a metric alone
         self._bucket = TokenBucket(window.seconds)
         self._filters: TimedBloomFilters | None = None
         self.new_ids = 0

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Protocol
 
 from headrace.quota_callbacks.buckets.sampled_rate import SampledRate, Window
 from headrace.quota_callbacks.buckets.throttle_times import METRICS_WINDOW, ThrottleTimes
@@ -69,8 +69,12 @@ class QuotaBucket(ABC):
         "overflow",
         "owner",
         "policy",
+        "span_ms",
         "window",
     )
+
+    has_kafkas_sensor: ClassVar[bool] = True
+    """Whether Kafka measures this quota, too."""
 
     def __init__(self, key: str, tags: Tags, window: Window, measured_over: Window | None = None) -> None:
         """Create an empty bucket; ``measured_over`` is the window of the measured rate, by default ``window``."""
@@ -82,6 +86,8 @@ class QuotaBucket(ABC):
         """The limit in the key's unit; ``None`` is unlimited, and still recorded."""
         self.entity = ""
         """The entity that has the quota, as Kafka's tools print it."""
+        self.span_ms = window.samples * window.seconds * 1000
+        """Time that the measurement covers."""
         self.policy: QuotaPolicy = KAFKA_POLICY
         self.last_used_ms = NEVER_USED
         self.meter: Meter | None = None
@@ -105,7 +111,7 @@ class QuotaBucket(ABC):
 
     def was_throttled(self, now_ms: int) -> bool:
         """Return whether a throttle was imposed within a window, so that the next one is likely."""
-        return now_ms - self._throttled_ms < self.window.samples * self.window.seconds * 1000
+        return now_ms - self._throttled_ms < self.span_ms
 
     @property
     def tags(self) -> dict[str, str]:
@@ -121,13 +127,23 @@ class QuotaBucket(ABC):
         """The bucket's name in the table: key and metric tags."""
         return self.key, self._tags
 
+    def outlasts_idling(self, now_ms: int) -> bool:
+        """Return whether the bucket is kept, however long it is not used, since its entity has to wait or owes.
+
+        A broker forgets a wait of more than an hour with its sensor, and so does this code where it enforces as Kafka.
+        """
+        return self._owes(now_ms) if self.paced else self.gate_ms > now_ms and not self.has_kafkas_sensor
+
+    def _owes(self, now_ms: int) -> bool:
+        limit, timeline = self.limit, self._timeline
+        return timeline is not None and limit is not None and timeline.debt(self.per_second(limit), now_ms) > 0
+
     def forgotten(self, now_ms: int) -> bool:
         """Return whether a new bucket would make the same decisions as this one: this one has no wait and no debt, and
         was not used within the window."""
-        if now_ms - self.last_used_ms <= self.window.samples * self.window.seconds * 1000 or self.gate_ms > now_ms:
+        if now_ms - self.last_used_ms <= self.span_ms or self.gate_ms > now_ms:
             return False
-        limit, timeline = self.limit, self._timeline
-        return timeline is None or limit is None or timeline.debt(self.per_second(limit), now_ms) == 0
+        return not self._owes(now_ms)
 
     # --- the wait of new connections ---
 
@@ -142,10 +158,9 @@ class QuotaBucket(ABC):
         wait, limit = self._wait, self.limit
         if wait is None or limit is None or wait.is_over(now_ms):
             return None
-        if not wait.waits(request):
-            window_ms = self.window.samples * self.window.seconds * 1000
-            if first_used_ms <= wait.since_ms and wait.until_ms - now_ms <= window_ms:
-                return None
+        is_short = wait.until_ms - now_ms <= self.span_ms
+        if not wait.waits(request) and first_used_ms <= wait.since_ms and is_short:
+            return None
         hold_ms = wait.hold_ms(request, self.last_used_ms, now_ms)
         self.gate_ms = wait.gate_ms
         if hold_ms == 0:

@@ -49,12 +49,15 @@ class ByteRate(BucketCallback):
         """The key in the cache of a connection for the size that its next Produce request may reserve before it has
         arrived: the size of the last Produce request that arrived in parts, its head first, or of a larger Produce
         request that has arrived in one piece since then."""
+        self._charged: object = (PRODUCED, "charged")
+        """The key in ``request.notes`` of the time of a charge that came later than the request."""
         self._fetched: object = FETCHED
 
     def _charge_to(self, quotas: BucketSource) -> None:
         super()._charge_to(quotas)
         self._produced, self._fetched = quotas.slot(PRODUCED), quotas.slot(FETCHED)
         self._produced_before = (self._produced, PRODUCE)
+        self._charged = (self._produced, "charged")
 
     @hookimpl
     def request_interest(self) -> tuple[Interest, ...]:
@@ -70,17 +73,19 @@ class ByteRate(BucketCallback):
                 return None
             if bucket.paced:
                 return self._reserve_produced(request, bucket, now_ms)
+            if request.notes is not None and self._produced in request.notes:
+                return None  # it was charged before its hold, when the quota was paced
             if now_ms < bucket.gate_ms and (verdict := self._quotas.wait(request, self._produced, bucket, now_ms)):
                 return verdict
-            return bucket.charge(request.request_bytes, now_ms) if request.arrived else None
+            return self._charge(bucket, request, now_ms) if request.arrived else None
         bucket = self._quotas.bucket_for(request, FETCHED, RateBucket)
         if bucket is None or bucket.limit is None:
             return None
         if not bucket.policy.observe:
             request.alone = True
-        most_bytes = _most_fetched(bucket)
-        if request.fetch_max_bytes is None or most_bytes < request.fetch_max_bytes:
-            request.fetch_max_bytes = most_bytes
+            most_bytes = _most_fetched(bucket)
+            if request.fetch_max_bytes is None or most_bytes < request.fetch_max_bytes:
+                request.fetch_max_bytes = most_bytes
         if not bucket.paced:
             return self._quotas.wait(request, self._fetched, bucket, now_ms) if now_ms < bucket.gate_ms else None
         expected = min(request.connection.cache.get(FETCH, bucket.typical), request.fetch_max_bytes or INT32_MAX)
@@ -91,12 +96,12 @@ class ByteRate(BucketCallback):
         """Return the buckets of the byte rates, and the cap of a Fetch."""
         produced = self._quotas.bucket_for(request, PRODUCED, RateBucket)
         fetched = self._quotas.bucket_for(request, FETCHED, RateBucket)
-        capped = fetched is not None and fetched.limit is not None
+        capped = fetched is not None and fetched.limit is not None and not fetched.policy.observe
         return RelayTerms(
             produced=produced,
             fetched=fetched,
             fetch_max_bytes=_most_fetched(fetched) if fetched is not None and capped else None,
-            fetch_alone=fetched is not None and capped and not fetched.policy.observe,
+            fetch_alone=capped,
         )
 
     @hookimpl
@@ -112,7 +117,23 @@ class ByteRate(BucketCallback):
             if settle(request, self._produced, request.request_bytes, now_ms):
                 return None
         bucket = self._quotas.bucket_for(request, PRODUCED, RateBucket)
-        return None if bucket is None else bucket.charge_forwarded(request.request_bytes, now_ms)
+        if bucket is None:
+            return None
+        self._note_charge(request, now_ms)
+        return bucket.charge_forwarded(request.request_bytes, now_ms)
+
+    def _charge(self, bucket: RateBucket, request: Request, now_ms: int) -> Throttle | None:
+        self._note_charge(request, now_ms)
+        return bucket.charge(request.request_bytes, now_ms)
+
+    def _note_charge(self, request: Request, now_ms: int) -> None:
+        """Keep the time of a charge that is later than the request, such as after a hold."""
+        if now_ms != int(request.received_s * 1000):
+            request.make_notes()[self._charged] = now_ms
+
+    def _charged_ms(self, request: Request) -> int:
+        received_ms = int(request.received_s * 1000)
+        return received_ms if request.notes is None else request.notes.get(self._charged, received_ms)
 
     @hookimpl
     def response_received(self, request: Request, now_ms: int) -> Throttle | None:
@@ -135,6 +156,7 @@ class ByteRate(BucketCallback):
             elif not bucket.is_of(request.connection.user):
                 amount = min(amount, cache.pop(self._produced_before, 0))
             if amount == request.request_bytes:
+                self._note_charge(request, now_ms)
                 bucket.record(amount, now_ms)
         return reserve(request, self._produced, bucket, amount, now_ms)
 
@@ -150,7 +172,7 @@ class ByteRate(BucketCallback):
             reserved_in, amount = reservation
             if amount == request.request_bytes:
                 reserved_in.correct(-lost, now_ms)
-                reserved_in.take_back(lost, int(request.received_s * 1000), now_ms)
+                reserved_in.take_back(lost, self._charged_ms(request), now_ms)
             elif request.forwarded_s is None:
                 reserved_in.correct(-amount, now_ms)
             else:
@@ -160,7 +182,7 @@ class ByteRate(BucketCallback):
         elif not request.arrived and request.forwarded_s is not None:
             bucket.charge(request.request_bytes - lost, now_ms)
         elif request.arrived and lost:
-            bucket.take_back(lost, int(request.received_s * 1000), now_ms)
+            bucket.take_back(lost, self._charged_ms(request), now_ms)
 
 
 def _most_fetched(bucket: RateBucket) -> int:

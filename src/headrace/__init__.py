@@ -6,6 +6,7 @@
     plugins          plugins that come with Headrace: authorization, SASL with clients and brokers, quotas of teams and
                      of topics, metrics, tracing, usage records
     pipeline         Spark jobs over usage records
+    _engine          the native data plane, where it was built (``engine/``)
 
-Each is a symbolic link to the folder of that name at the top of the repository.
+In the repository, each package is a symbolic link to the folder of that name at its top.
 """

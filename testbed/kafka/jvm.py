@@ -125,3 +125,9 @@ def start_jvm() -> Any:
             except (OSError, RuntimeError) as error:
                 raise JvmError(f"the JVM {java.jvm_library} does not start: {error}") from error
     return jpype
+
+
+def java_bytes(value: bytes) -> Any:
+    """Return ``value`` as an array of Java."""
+    jpype = start_jvm()
+    return jpype.JArray(jpype.JByte)(value)

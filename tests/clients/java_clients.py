@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 from typing import TYPE_CHECKING, Any
 
-from testbed.kafka.jvm import Jars, KafkaClasses, kafka_classes, start_jvm
+from testbed.kafka.jvm import Jars, KafkaClasses, java_bytes, kafka_classes, start_jvm
 from tests.clients.fronts import DEADLINE_S, eventually
 
 if TYPE_CHECKING:
@@ -84,7 +84,7 @@ class JavaClients:
         """Produce to partition 0, and wait until every record has arrived."""
         record = self.cls(f"{CLIENTS}.producer.ProducerRecord")
         number = self._java.lang.Integer(0)
-        futures = [producer.send(record(topic, number, None, _java_bytes(value))) for value in values]
+        futures = [producer.send(record(topic, number, None, java_bytes(value))) for value in values]
         producer.flush()
         for future in futures:
             done(future)
@@ -137,8 +137,3 @@ def _closing(client: Any, timeout: Any) -> Iterator[None]:
         yield
     finally:
         client.close(timeout)
-
-
-def _java_bytes(value: bytes) -> Any:
-    jpype = start_jvm()
-    return jpype.JArray(jpype.JByte)(value)

@@ -6,6 +6,7 @@ import inspect
 import re
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,6 +16,7 @@ from headrace.proxy.kafka_client import errors
 from headrace.proxy.kafka_client.properties import KNOWN_KEYS, read_settings
 from headrace.proxy.kafka_client.settings import Mechanism
 from testbed.proxy_process import ProxyProcess
+from tests.pages import blocks_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -22,10 +24,7 @@ if TYPE_CHECKING:
     from tests.shared_cluster import FirstBroker
 
 PAGE = (Path(__file__).parents[2] / "docs" / "admin_client.md").read_text(encoding="utf-8")
-
-
-def blocks(language: str) -> list[str]:
-    return re.findall(rf"```{language}\n(.*?)```", PAGE, re.DOTALL)
+blocks = partial(blocks_of, PAGE)
 
 
 def names_in(heading: str) -> set[str]:

@@ -6,6 +6,7 @@ import re
 import shlex
 import tomllib
 from dataclasses import fields
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -20,15 +21,13 @@ from headrace.plugins.usage_records.options import UsageOptions
 from headrace.proxy.network.tls.files import MAX_FILE_BYTES
 from headrace.quota_callbacks.options import LONGEST_SECRET_BYTES, read_options
 from headrace.quota_callbacks.secret_sources import COMMAND_TIMEOUT_S, SecretSource
+from tests.pages import blocks_of
 
 PAGE = (Path(__file__).parents[2] / "docs" / "configuration.md").read_text(encoding="utf-8")
+blocks = partial(blocks_of, PAGE)
 
 
 REQUIRED = {"HEADRACE_UPSTREAM__BOOTSTRAP_SERVERS": "a:1", "HEADRACE_LISTEN__ADDRESS": "h:9"}
-
-
-def blocks(language: str) -> list[str]:
-    return re.findall(rf"```{language}\n(.*?)```", PAGE, re.DOTALL)
 
 
 def test_its_variables_are_a_whole_configuration() -> None:

@@ -1,37 +1,22 @@
-"""What CONTRIBUTING says about additions: the files and the names that it mentions exist."""
+"""The page about tests names every folder of tests, and the number of examples of each profile of Hypothesis."""
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
-ROOT = Path(__file__).parents[2]
-SECTION = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8").split("## How to add ...", 1)[1].split("\n## ", 1)[0]
-ITEMS = re.split(r"\n(?=\d\. |\*\*)", SECTION)
-PATHS = sorted(set(re.findall(r"`(\w+/[\w./]*|\w+\.(?:toml|txt|yml))`", SECTION)))
-NAMES = [(name, item) for item in ITEMS for name in re.findall(r"`(_?[A-Z][A-Za-z]*(?:_[A-Z]+)*)`", item)]
+TESTS = Path(__file__).parents[1]
+PAGE = (TESTS.parent / "docs" / "contributing.md").read_text(encoding="utf-8")
 
 
-def defines(source: str, name: str) -> bool:
-    """Whether a module's source defines ``name`` as a class or as a constant."""
-    return re.search(rf"^(?:class {name}\b|{name}\b.* = )", source, re.MULTILINE) is not None
+@pytest.mark.parametrize("folder", sorted(path.parent.name for path in TESTS.glob("*/__init__.py")))
+def test_each_folder_is_in_a_tier(folder: str) -> None:
+    assert f"`tests/{folder}`" in PAGE.split("\n## Rules for tests\n")[0]
 
 
-def test_the_page_names_files_and_constants() -> None:
-    assert len(PATHS) > 15
-    assert len(NAMES) > 6
-
-
-@pytest.mark.parametrize("path", PATHS)
-def test_a_file_that_is_named_exists(path: str) -> None:
-    assert (ROOT / path).exists()
-
-
-@pytest.mark.parametrize(("name", "item"), NAMES, ids=[name for name, _ in NAMES])
-def test_a_name_is_defined_in_a_file_of_the_same_step_or_by_the_plugin_api(name: str, item: str) -> None:
-    named = [ROOT / path for path in re.findall(r"`(\w+/[\w./]*\.py)`", item)]
-    assert any(
-        defines(path.read_text(encoding="utf-8"), name) for path in [*named, *(ROOT / "quota_callbacks").rglob("*.py")]
-    ), name
+def test_the_numbers_of_examples() -> None:
+    long, quick = (settings.get_profile(name).max_examples for name in ("long", "quick"))
+    assert f"`long` ({long} examples, others each time)" in PAGE.replace("\n  ", " ")
+    assert f"the same {quick} examples each time" in PAGE.replace("\n  ", " ")

@@ -6,6 +6,7 @@ import re
 import stat
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,17 +17,15 @@ from headrace.proxy.admin.access import read_tokens
 from testbed.kafka.tools import Tool, run_tool
 from testbed.preloaded_command import run_headrace
 from testbed.proxy_process import ProxyProcess
+from tests.pages import blocks_of
 
 if TYPE_CHECKING:
     from tests.shared_cluster import FirstBroker
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
+blocks = partial(blocks_of, README)
 BIN = Path(sys.executable).parent
-
-
-def blocks(language: str) -> list[str]:
-    return re.findall(rf"```{language}\n(.*?)```", README, re.DOTALL)
 
 
 def commands() -> list[list[str]]:

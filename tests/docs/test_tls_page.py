@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import ssl
 from datetime import UTC, timedelta
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -36,18 +37,16 @@ from headrace.quota_callbacks.identities import MAX_PRINCIPAL_CHARACTERS
 from testbed.kafka.certificates import Authority
 from testbed.proxy_process import ProxyProcess
 from tests.clients.tls.proxies import listen_tls
+from tests.pages import blocks_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "tls.md").read_text(encoding="utf-8")
+blocks = partial(blocks_of, PAGE)
 WORDS = " ".join(PAGE.split())
 SOURCE = "".join(path.read_text(encoding="utf-8") for path in (ROOT / "proxy").rglob("*.py"))
-
-
-def blocks(language: str) -> list[str]:
-    return re.findall(rf"^```{language}\n(.*?)^```", PAGE, re.DOTALL | re.MULTILINE)
 
 
 def section(heading: str) -> str:

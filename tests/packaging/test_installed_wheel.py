@@ -8,10 +8,12 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
 import urllib.request
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -21,7 +23,6 @@ from tests.packaging.building import ROOT, build, copy_tree
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
-    from pathlib import Path
 
 pytestmark = pytest.mark.exhaustive
 
@@ -131,3 +132,32 @@ def test_it_runs_without_a_broker(installed: Path, workspace: Path, environment:
             process.send_signal(signal.SIGTERM)
             _, log = process.communicate(timeout=60)
     assert process.returncode == 0, log
+
+
+OLDER = ("python3.10", "python3.9")
+
+
+def older_pythons() -> Iterator[str]:
+    """Yield interpreters older than 3.11, on the path and of pyenv, that have pip."""
+    of_pyenv = [str(each) for name in OLDER for each in Path.home().glob(f".pyenv/versions/*/bin/{name}")]
+    for found in [*map(shutil.which, OLDER), *of_pyenv]:
+        if (
+            found
+            and subprocess.run([found, "-m", "pip", "--version"], capture_output=True, check=False).returncode == 0
+        ):
+            yield found
+
+
+def test_an_older_python_is_named_in_one_line(tmp_path: Path, environment: Mapping[str, str]) -> None:
+    older = next(older_pythons(), None)
+    if older is None:
+        pytest.skip("no Python older than 3.11 with pip is installed")
+    copy_tree(tmp_path / "tree")
+    command = (older, "-m", "pip", "install", "--dry-run", "--no-deps", "--disable-pip-version-check", "./tree")
+    result = subprocess.run(
+        command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=600, check=False
+    )
+    assert result.returncode == 1
+    assert re.fullmatch(
+        r"ERROR: Package 'headrace' requires a different Python: 3\.\d+\.\d+ not in '>=3\.11'\n", result.stderr
+    )

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final
 import click
 
 from headrace.pipeline.cli import LAKE, job_options
+from headrace.pipeline.lake.retained import note_removed
 from headrace.pipeline.lake.tables import DAY_COLUMNS, MADE_BY, RELEASED, VERSION_HOURS, Lake, open_lake
 from headrace.pipeline.output import report_progress
 from headrace.quota_callbacks.records.usage_records import Kind
@@ -25,6 +26,10 @@ TABLES: Final = (
 )  # fmt: skip
 """The tables that have days, or months by their first day."""
 
+COMPUTED: Final = (("rollup_day", "usage", 0), ("chargeback", "rollup_day", 31))
+"""Tables that rollup computes from another one, and for how many days more they have to be kept: a bill of a month has
+its first day."""
+
 
 def _options(command: Callable[..., Result]) -> Callable[..., Result]:
     @functools.wraps(command)
@@ -34,7 +39,7 @@ def _options(command: Callable[..., Result]) -> Callable[..., Result]:
 
     for table in reversed(TABLES):
         text = f"Keep so many days of the table {table}.  [default: all]"
-        run = click.option(f"--{table.replace('_', '-')}", type=click.IntRange(min=1), metavar="DAYS", help=text)(run)
+        run = click.option(f"--{_dashed(table)}", type=click.IntRange(min=1), metavar="DAYS", help=text)(run)
     return run
 
 
@@ -48,12 +53,12 @@ def command(*, spark: SparkOptions, lake: str, days: dict[str, int]) -> Result:
     A table without an option keeps all its days. The tables that others were computed from can have fewer days: bills
     stay when their usage was removed. The end marks of instances have no day, and stay.
     """
+    _check_computed(days)
     tables = open_lake("retain", spark, lake)
     today = datetime.now(UTC).date()
-    old = {
-        table: f"{DAY_COLUMNS.get(table, 'date')} < '{today - timedelta(days=number)}'"
-        for table, number in days.items()
-    }
+    first_kept = {table: today - timedelta(days=number) for table, number in days.items()}
+    note_removed(tables, first_kept)  # before: what is missing then is not taken for a gap
+    old = {table: f"{DAY_COLUMNS.get(table, 'date')} < '{day}'" for table, day in first_kept.items()}
     if "marks" in old:
         old["marks"] += f" AND kind <> '{Kind.END.value}'"
     removed = {table: _remove(tables, table, old[table]) for table in old.keys() - set(RELEASED)}
@@ -65,6 +70,22 @@ def command(*, spark: SparkOptions, lake: str, days: dict[str, int]) -> Result:
             tables.table(table).vacuum(VERSION_HOURS)
     report_progress(f"files that no version of the last {VERSION_HOURS // 24} days needs are removed")
     return {"rows_removed": removed}
+
+
+def _check_computed(days: dict[str, int]) -> None:
+    """Raise `click.UsageError` if rows would be removed that the next rollup computes again from another table."""
+    for computed, source, more in COMPUTED:
+        kept, needed = days.get(computed), days.get(source)
+        if kept is not None and (needed is None or kept < needed + more):
+            expected = f"{needed + more} days or more" if needed is not None else "no such option, as all of it is kept"
+            raise click.UsageError(
+                f"--{_dashed(computed)} {kept}: rollup computes {computed} again from {source}"
+                f"{'' if needed is None else f', of which {needed} days are kept'}; expected {expected}"
+            )
+
+
+def _dashed(table: str) -> str:
+    return table.replace("_", "-")
 
 
 def _remove(tables: Lake, table: str, condition: str) -> int:

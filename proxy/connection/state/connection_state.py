@@ -445,7 +445,7 @@ class ConnectionState:
             left_out = None
             if cause is not None:
                 side, kind = cause
-                where = self.info.peer.host, self.listener.setting, self.info.node_id
+                where = counted_address(self.info.peer.host), self.listener.setting, self.info.node_id
                 left_out = self.shared.repeated.due(f"fault of {side}", kind, *where)
             fields = {
                 "peer": str(self.info.peer),

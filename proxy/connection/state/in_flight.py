@@ -51,7 +51,7 @@ That is a thousand requests of which nothing is denied, or one that takes more."
 class Exchange(Request):
     """A request in flight, and what to do with its reply."""
 
-    __slots__ = ("ask_again", "enforced", "layout", "observed", "reply", "throttle_after_hold_s")
+    __slots__ = ("ask_again", "enforced", "layout", "observed", "reply", "settled", "throttle_after_hold_s")
 
     ask_again: Calls
     """Set when the request is held: the callbacks to call again when the hold is over."""
@@ -77,6 +77,8 @@ class Exchange(Request):
         """Whether a plugin subscribes to its completion."""
         self.enforced = False
         """Whether quotas apply to it."""
+        self.settled = False
+        """Whether the callbacks were called for its reply, or for the proxy's own answer in place of one."""
 
     @property
     def is_token(self) -> bool:

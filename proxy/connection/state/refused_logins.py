@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING, Final
 
 import structlog
 
+from headrace.proxy.network.connection_rates import counted_address
+
 if TYPE_CHECKING:
     from headrace.proxy.connection.state.connection_state import ConnectionState
 
@@ -23,7 +25,7 @@ def note_refused_login(state: ConnectionState, mechanism: str, user: str | None,
     """
     info = state.info
     state.shared.counters.logins_refused[mechanism if mechanism in KAFKAS_MECHANISMS else OTHER] += 1
-    left_out = state.shared.repeated.due("login", info.peer.host)
+    left_out = state.shared.repeated.due("login", counted_address(info.peer.host))
     fields = {
         "peer": str(info.peer),
         "mechanism": mechanism,

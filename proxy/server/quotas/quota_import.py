@@ -17,7 +17,7 @@ from headrace.proxy.quotas.store import Alteration, Author, ImportState, StoreEr
 from headrace.proxy.repeated_lines import RepeatedLines
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Iterator, Mapping
+    from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 
     from headrace.proxy.quotas.follower import StoreFollower
     from headrace.quota_callbacks.entities import QuotaEntity
@@ -66,14 +66,23 @@ async def _import_once(
         state = ImportState.BEGUN
     entities = changes = 0
     while batch and state is ImportState.BEGUN:
-        changes += len(await follower.alter(batch, AUTHOR))
-        entities += len(batch)
+        await follower.catch_up()
+        missing = list(_still_missing(batch, stored))  # a client may have set some of them meanwhile
+        changes += len(await follower.alter(missing, AUTHOR)) if missing else 0
+        entities += len(missing)
         await follower.catch_up()
         state = await follower.import_state()  # another proxy may have completed it
         batch = await in_slices(_next_batch(remaining))
     if state is ImportState.BEGUN:
         await follower.set_import_state(ImportState.OVER)
         log.info("the brokers' quotas are imported", entities=entities, changes=changes)
+
+
+def _still_missing(batch: Iterable[Alteration], stored: Stored) -> Iterator[Alteration]:
+    for each in batch:
+        known = stored(each.entity)
+        if values := {key: value for key, value in each.values.items() if key not in known}:
+            yield Alteration(entity=each.entity, values=values)
 
 
 def _next_batch(remaining: Iterator[Alteration | None]) -> Generator[None, None, list[Alteration]]:

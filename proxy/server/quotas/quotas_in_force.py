@@ -22,7 +22,7 @@ from headrace.proxy.quotas.store import StoreError
 from headrace.proxy.server.quotas.brokers_quotas import BrokersQuotas
 from headrace.proxy.server.quotas.quota_import import import_quotas
 from headrace.proxy.wire.messages.scalars import LONGEST_STRING
-from headrace.quota_callbacks.entities import CONNECTION_CREATION_RATE, DEFAULT, QuotaEntity, quota_key
+from headrace.quota_callbacks.entities import CONNECTION_CREATION_RATE, DEFAULT, QuotaEntity, bounded_name, quota_key
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -103,7 +103,7 @@ class QuotasInForce:
             self._file_changed.set()
             break
         self.apis.permissions = Permissions(
-            administrators=frozenset(settings.administrators),
+            administrators=frozenset(map(bounded_name, settings.administrators)),
             anonymous_may_alter=settings.alter is AlterRule.ANONYMOUS,
         )
         self.apis.max_reply_bytes = config.limits.max_collected_bytes

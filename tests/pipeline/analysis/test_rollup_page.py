@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -20,16 +21,14 @@ from headrace.pipeline.cli import pipeline
 from headrace.pipeline.lake import schemas
 from headrace.pipeline.lake.tables import Lake
 from headrace.quota_callbacks.entities import QuotaKey
+from tests.pages import blocks_of
 from tests.pipeline.records import NOON, record, usage
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 PAGE = (Path(__file__).parents[3] / "docs" / "pipeline-rollup-recommend.md").read_text(encoding="utf-8")
-
-
-def blocks(language: str) -> list[str]:
-    return re.findall(rf"```{language}\n(.*?)```", PAGE, re.DOTALL)
+blocks = partial(blocks_of, PAGE)
 
 
 def columns(first: str) -> set[str]:

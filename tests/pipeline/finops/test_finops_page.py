@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import shlex
+from functools import partial
 from pathlib import Path
 
 import click
@@ -16,14 +17,12 @@ from headrace.pipeline.finops.budget_files import TeamBudget, read_budgets
 from headrace.pipeline.finops.focus import COLUMNS, SERVICE, SKUS, VERSION
 from headrace.pipeline.finops.textfile import METRICS
 from headrace.pipeline.lake import schemas
+from tests.pages import blocks_of
 
 ROOT = Path(__file__).parents[3]
 PAGE = (ROOT / "docs" / "pipeline-finops.md").read_text(encoding="utf-8")
+blocks = partial(blocks_of, PAGE)
 WORDS = " ".join(PAGE.split())
-
-
-def blocks(language: str) -> list[str]:
-    return re.findall(rf"```{language}\n(.*?)```", PAGE, re.DOTALL)
 
 
 def names_in(text: str) -> set[str]:

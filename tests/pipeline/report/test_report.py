@@ -396,7 +396,7 @@ def test_data_quality_is_that_of_all_clusters(of_two: Lake, tmp_path: Path) -> N
     assert result.exit_code == 0, result.output
     read = Read(file.read_text(encoding="utf-8"))
     assert read.row("glance", "requests") == ["3"]
-    assert "with records: 2. Of these, 1 ended in order" in read.text("quality")
+    assert "with records: 2. Of these, 1 ended normally" in read.text("quality")
     assert "No gaps were found." in read.text("quality")
     assert read.row("bills", "all") == ["1", "2.00"]
 

@@ -11,7 +11,7 @@ import pytest
 from headrace.plugins.sasl_identity import SaslIdentity
 from headrace.plugins.sasl_identity.options import IdentityOptions
 from headrace.quota_callbacks.identities import TokenObserver
-from testbed.kafka.jvm import kafka_classes, start_jvm
+from testbed.kafka.jvm import java_bytes, kafka_classes, start_jvm
 from tests.plugins.sasl_identity.sasl_messages import bearer, unsecured
 from tests.plugins.sasl_oauth.issuer import claims, key_for, key_set, token
 from tests.plugins.sasl_oauth.kafka_oauth import KafkaValidator
@@ -32,11 +32,6 @@ PADDED = [" spaced out ", "\t\r\nalice\x01", "\x1falice\x20", "\u00a0alice\u3000
 
 def cls(name: str) -> Any:
     return kafka_classes(VERSION).cls(name)
-
-
-def java_bytes(value: bytes) -> Any:
-    jpype = start_jvm()
-    return jpype.JArray(jpype.JByte)(value)
 
 
 class Exchange:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from testbed.kafka.jvm import kafka_classes, start_jvm
+from testbed.kafka.jvm import java_bytes, kafka_classes, start_jvm
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -17,11 +17,6 @@ _PREFIX: Final = "sasl.oauthbearer."
 
 def cls(name: str) -> Any:
     return kafka_classes(VERSION, "broker").cls(name)
-
-
-def java_bytes(value: bytes) -> Any:
-    jpype = start_jvm()
-    return jpype.JArray(jpype.JByte)(value)
 
 
 class KafkaValidator:

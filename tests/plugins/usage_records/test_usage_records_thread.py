@@ -34,12 +34,13 @@ class Kept:
         self.accepts_loss_records = True
         self.closed = False
 
-    def write(self, lines: list[bytes], contents: Sequence[LineContent], first: int, now_s: float) -> None:
+    def write(self, lines: list[bytes], contents: Sequence[LineContent], first: int, now_s: float) -> int:
         if self.fails is not None:
             raise self.fails
         assert json.loads(lines[0])["sequence"] == first
         self.lines += map(json.loads, lines)
         self.contents += contents
+        return len(lines)
 
     def tick(self, now_s: float) -> list[tuple[str, LineContent]]:
         lost, self.lost_after_all = self.lost_after_all, []

@@ -199,6 +199,17 @@ async def test_of_two_throttles_besides_a_hold_the_one_that_ends_last_applies(au
         assert read_reply(HEARTBEAT, 4, answer)["throttle_time_ms"] == pytest.approx(1000, abs=10), "of 3 s since 0 s"
 
 
+async def test_a_throttle_besides_a_hold_ends_with_enforcement(autojump_clock: MockClock) -> None:
+    async with open_book(plugins={"asks": AsksAgain(None), "counts": Counts()}) as book:
+        await book.client.sends(request(HEARTBEAT, 4, 1))
+        await trio.sleep(0.5)
+        book.shared.enforcement.switch(enabled=False, by="test")
+        book.connection.mute.release()
+        await book.upstream.wait_for_dial(1)
+        assert await book.broker.receives() == request(HEARTBEAT, 4, 1)
+        assert book.connection.mute.until_s <= trio.current_time()
+
+
 async def test_a_request_can_be_refused_after_its_hold(autojump_clock: MockClock) -> None:
     asks = AsksAgain(Refuse(error_code=7))
     async with open_book(plugins={"asks": asks}) as book:

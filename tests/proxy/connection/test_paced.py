@@ -10,9 +10,10 @@ import trio
 from headrace.proxy.connection.client_connection import ClientConnection
 from headrace.proxy.connection.state import thread_time
 from headrace.quota_callbacks.api_keys import ApiKey
+from headrace.quota_callbacks.buckets.kinds import RateBucket
 from headrace.quota_callbacks.entities import QuotaEntity, QuotaKey
 from headrace.quota_callbacks.hookspecs import HOOK_VERSION, hookimpl
-from headrace.quota_callbacks.policies import EnforcementMode, Quota, QuotaPolicy
+from headrace.quota_callbacks.policies import KAFKA_POLICY, EnforcementMode, Quota, QuotaPolicy
 from headrace.quota_callbacks.requests import Address, Connection, Request
 from headrace.quota_callbacks.verdicts import Refuse
 from tests.proxy.playbook import Book, MemorySocket, Party, open_book, read_reply, reply, request
@@ -131,6 +132,23 @@ async def test_a_drain_does_not_wait_for_the_held(autojump_clock: MockClock) -> 
         await book.client.receives_the_end()
         assert trio.current_time() < 8
         assert book.broker.receives_nothing()
+
+
+async def test_a_request_that_was_held_is_not_charged_again_when_pacing_ends(autojump_clock: MockClock) -> None:
+    async with open_book(quotas=paced(1000)) as book:
+        await book.client.sends(produce(1), produce(2))
+        await book.upstream.wait_for_dial(1)
+        await book.broker.receives()
+        await trio.sleep(0.1)
+        assert book.shared.hooks.quotas is not None
+        bucket = book.shared.hooks.quotas.bucket(QuotaKey.PRODUCER_BYTE_RATE, "ANONYMOUS", "c")
+        assert isinstance(bucket, RateBucket)
+        assert bucket._rate._total == 2000
+        book.shared.hooks.update_quota(QuotaKey.PRODUCER_BYTE_RATE, ENTITY, Quota(value=1000.0, policy=KAFKA_POLICY))
+        book.shared.hooks.quotas.quotas_changed()
+        await book.broker.receives()
+        assert not bucket.paced
+        assert bucket._rate._total == 2000
 
 
 async def test_observed_only_nobody_waits(autojump_clock: MockClock) -> None:

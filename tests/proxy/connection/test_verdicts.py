@@ -64,6 +64,33 @@ async def test_a_request_refused_whole_never_reaches_the_broker(autojump_clock: 
         assert book.shared.counters.refused == 1
 
 
+class Abandons:
+    """Counts the calls of `request_abandoned`, by request."""
+
+    headrace_hooks = HOOK_VERSION
+
+    def __init__(self) -> None:
+        self.seen: list[int] = []
+
+    @hookimpl
+    def request_abandoned(self, request: Request) -> None:
+        self.seen.append(request.correlation_id)
+
+
+@pytest.mark.parametrize("padding", [10, 300_000])
+async def test_a_refused_request_is_abandoned_once(autojump_clock: MockClock, padding: int) -> None:
+    """Its answer waits behind a slow request when the client closes; a large one has not arrived by then."""
+    gate, abandons = Gatekeeper(Refuse(error_code=44), api_key=PRODUCE), Abandons()
+    async with open_book(plugins={"gate": gate, "abandons": abandons}) as book:
+        produce = request(PRODUCE, 9, 2, acks=1, padding=padding)
+        await book.client.sends(request(HEARTBEAT, 4, 1), produce[: min(len(produce), 1000)])
+        await book.upstream.wait_for_dial(1)
+        await trio.testing.wait_all_tasks_blocked()
+        book.client.socket.close()
+        await trio.testing.wait_all_tasks_blocked()
+    assert sorted(abandons.seen) == [1, 2]
+
+
 async def test_topics_are_refused_one_by_one_and_merged_in_the_requests_order(autojump_clock: MockClock) -> None:
     gate = Gatekeeper(Refuse(topics={"b": 89}, throttle_ms=700), api_key=ApiKey.CREATE_TOPICS, detail=Detail.BODY)
     async with open_book(plugins={"gate": gate}) as book:

@@ -25,7 +25,7 @@ pytestmark = needs_engine
 
 CAP = 5000
 ENDPOINTS = [{"node_id": 1, "host": "kafka-1", "port": 9092}]
-quick = settings(deadline=None, max_examples=60, suppress_health_check=[HealthCheck.too_slow])
+slow_to_generate = settings(suppress_health_check=[HealthCheck.too_slow])
 
 
 @pytest.fixture(scope="module")
@@ -119,7 +119,7 @@ def pieces(data: bytes, sizes: list[int]) -> Iterator[bytes]:
         yield data[at:]
 
 
-@quick
+@slow_to_generate
 @given(kinds=exchanges, client_cuts=cuts, broker_cuts=cuts)
 def test_both_sides_get_what_the_relays_forward(
     engine: Any, kinds: list[Any], client_cuts: list[int], broker_cuts: list[int]
@@ -175,7 +175,7 @@ batches = st.lists(
 )
 
 
-@quick
+@slow_to_generate
 @given(st.sampled_from([8, 9, 12, 13]), st.lists(st.lists(batches, max_size=3), max_size=3), damage, windows)
 def test_producer_ids_are_those_of_the_walk(
     engine: Any, version: int, topics: list[Any], changes: Any, sizes: list[int]
@@ -207,7 +207,7 @@ def test_producer_ids_are_those_of_the_walk(
         assert bytes(wire.received["broker"]) == frame
 
 
-@quick
+@slow_to_generate
 @given(st.integers(0, 3000), damage, windows)
 def test_damaged_replies_to_fetches_are_those_of_the_walk(
     engine: Any, size: int, changes: Any, sizes: list[int]
@@ -233,7 +233,7 @@ def test_damaged_replies_to_fetches_are_those_of_the_walk(
         assert rest.fault == ("upstream", 0)
 
 
-@quick
+@slow_to_generate
 @given(st.integers(0, 13), st.integers(0, 3), st.booleans(), damage, windows)
 def test_replies_to_produces_pass_only_if_nothing_is_to_edit(
     engine: Any, version: int, count: int, hints: bool, changes: Any, sizes: list[int]

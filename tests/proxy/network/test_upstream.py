@@ -7,6 +7,7 @@ import ssl
 from typing import TYPE_CHECKING, Any, cast
 
 import pytest
+import trio
 
 from headrace.config.tables.tls import UpstreamTls
 from headrace.proxy.errors import UpstreamFault
@@ -21,6 +22,8 @@ from headrace.quota_callbacks.requests import Address
 from tests.faults.raw_client import RESET_ON_CLOSE
 
 if TYPE_CHECKING:
+    from trio.testing import MockClock
+
     from headrace.proxy.network.tls.contexts import TlsContext
     from testbed.kafka.certificates import Authority
 
@@ -172,3 +175,62 @@ async def test_a_login_that_the_brokers_refuse_is_a_problem(
     problem = "no bootstrap server serves the proxy with its login upstream.sasl"
     assert await upstream.problem() == ("" if fault is None else problem)
     assert upstream.reached is (fault is None)
+
+
+def upstream_of(**more: Any) -> Upstream:
+    topology = Topology(advertised_host="proxy", advertised_port=9192, node_ids=range(3))
+    servers = [Address(host="broker", port=9092)]
+    return Upstream(bootstrap_servers=servers, topology=topology, connect_timeout_s=6, poller=Poller(), **more)
+
+
+@pytest.mark.parametrize("first", ["silent", "refuses", "fails"])
+async def test_the_second_address_of_a_name_is_tried(
+    first: str, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An address that drops packets must not use up the time of the other ones."""
+
+    async def addresses(*_: object, **__: object) -> list[tuple[int, int, int, str, tuple[str, int]]]:
+        await trio.lowlevel.checkpoint()
+        return [(socket.AF_INET, 0, 0, "", (host, 9092)) for host in ("192.0.2.1", "192.0.2.2", "192.0.2.3")]
+
+    async def connect(_: Upstream, __: int, target: tuple[str, int], *___: object) -> object:
+        await trio.lowlevel.checkpoint()
+        if target[0] == "192.0.2.2":
+            return target
+        if first == "silent":
+            await trio.sleep_forever()
+        raise OSError("refused") if first == "refuses" else UpstreamFault("TLS: no")
+
+    monkeypatch.setattr(trio.socket, "getaddrinfo", addresses)
+    monkeypatch.setattr(Upstream, "_connect_to", connect)
+    assert await upstream_of()._connect(Address(host="broker", port=9092), _PROXY) == ("192.0.2.2", 9092)
+    assert trio.current_time() == pytest.approx(2 if first == "silent" else 0, abs=0.01)
+
+
+async def test_who_waited_for_a_cancelled_refresh_repeats_it(
+    autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = []
+
+    async def ask(upstream: Upstream) -> None:
+        asked.append(trio.current_time())
+        await trio.sleep(10)
+        upstream.reached = True
+
+    monkeypatch.setattr(Upstream, "_ask_for_brokers", ask)
+    upstream = upstream_of()
+    async with trio.open_nursery() as nursery:
+        first = trio.CancelScope()
+
+        async def refresh_first() -> None:
+            with first:
+                await upstream.refresh()
+
+        nursery.start_soon(refresh_first)
+        await trio.sleep(1)
+        nursery.start_soon(upstream.refresh)
+        nursery.start_soon(upstream.refresh)
+        await trio.sleep(1)
+        first.cancel()
+    assert asked == pytest.approx([0, 2], abs=0.01)
+    assert trio.current_time() == pytest.approx(12, abs=0.01)

@@ -17,12 +17,14 @@ from headrace.proxy.wire.client_quotas import (
     MatchType,
     QuotaFilter,
     QuotaOp,
+    alterations_in_steps,
     describe_error,
     read_filter,
 )
-from headrace.proxy.wire.errors import MalformedMessage, UnencodableValue, UnknownMessage
+from headrace.proxy.wire.errors import MalformedFrame, MalformedMessage, UnencodableValue, UnknownMessage
 from headrace.proxy.wire.messages.codec import decode, encode
-from headrace.proxy.wire.messages.scalars import LONGEST_STRING
+from headrace.proxy.wire.messages.scalars import LONGEST_STRING, uvarint
+from headrace.proxy.wire.messages.stepwise import finish
 from tests.proxy.quotas.in_one_step import alter_response, read_alterations
 from tests.proxy.wire.oracle import through_java
 
@@ -106,6 +108,14 @@ def test_kafka_reads_a_description(entries: list[tuple[Any, dict[str, float]]]) 
         assert [{value["key"]: value["value"] for value in row["values"]} for row in rows] == [
             values for _, values in entries
         ]
+
+
+def test_the_tagged_fields_of_the_request_count_as_rows() -> None:
+    tags = uvarint(1001) + b"".join(uvarint(tag) + uvarint(0) for tag in range(1001))
+    body = uvarint(1) + b"\0" + tags
+    assert finish(alterations_in_steps(1, body, 1001)).entries == ()
+    with pytest.raises(MalformedFrame, match="more than 1000 entities, parts of entities, keys and tagged fields"):
+        finish(alterations_in_steps(1, body, 1000))
 
 
 def test_counts_of_several_bytes() -> None:

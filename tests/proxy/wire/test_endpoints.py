@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.proxy.wire.apis import APIS, must_rewrite
-from headrace.proxy.wire.endpoints import BrokerAddress, Rewritten, rewrite_endpoints
-from headrace.proxy.wire.errors import MalformedMessage, UnknownMessage
+from headrace.proxy.wire.endpoints import MOST_BROKERS, BrokerAddress, Rewritten, rewrite_endpoints
+from headrace.proxy.wire.errors import MalformedFrame, MalformedMessage, UnknownMessage
 from headrace.proxy.wire.messages.codec import TAGS, Message, decode, encode
 from headrace.proxy.wire.messages.schemas import Field, schema
 from headrace.proxy.wire.walks.produce_reply import find_produce_tail
@@ -141,6 +141,13 @@ def test_metadata(version: int) -> None:
     assert rewritten.cluster_id == ("cluster" if version >= 2 else None)
     assert rewritten.controller_id == (500 if version >= 1 else None)
     assert decoded.get("throttle_time_ms", 77) == 77
+
+
+def test_a_response_with_too_many_brokers_is_malformed() -> None:
+    rows = [{"node_id": number, "host": "b", "port": 9092} for number in range(MOST_BROKERS)]
+    rewrite(ApiKey.METADATA, 2, {"brokers": rows})
+    with pytest.raises(MalformedFrame, match="more than 2,000 brokers"):
+        rewrite(ApiKey.METADATA, 2, {"brokers": [*rows, {"node_id": MOST_BROKERS, "host": "b", "port": 9092}]})
 
 
 @pytest.mark.parametrize("version", range(7))

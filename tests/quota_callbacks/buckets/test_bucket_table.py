@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from headrace.quota_callbacks.buckets.bucket_table import BucketTable, owner_of
+from headrace.quota_callbacks.buckets.bucket_table import IDLE_EXPIRY_MS, BucketTable, owner_of
 from headrace.quota_callbacks.buckets.client_quotas import ClientQuotas
 from headrace.quota_callbacks.buckets.kinds import MutationBucket, ProducerIdBucket, QuotaBucket, RateBucket
 from headrace.quota_callbacks.buckets.sampled_rate import Window
@@ -62,6 +62,22 @@ def test_a_debt_survives_any_number_of_invented_client_ids() -> None:
         quotas.expire(number * 100)
     assert bucket_of(quotas, honest, "c") is owing
     assert quotas.overflowed > 0
+
+
+def test_a_wait_that_is_longer_than_an_hour_is_not_forgotten() -> None:
+    """Unless the quota is enforced as by a broker, which forgets it, too."""
+    paced = QuotaPolicy(mode=EnforcementMode.PACED)
+    for policy, is_kept in ((QuotaPolicy(), False), (paced, True)):
+        quotas, connection = quotas_with(policy=policy), connection_from("192.0.2.1", "user-a")
+        bucket = bucket_of(quotas, connection, "c")
+        if bucket.paced:
+            bucket.reserve(LIMIT * 10_000, 0)
+            bucket.reserve(1, 0)
+        else:
+            bucket.charge(LIMIT * 10_000, 0)
+            assert bucket.gate_ms > 2 * IDLE_EXPIRY_MS
+        quotas.expire(IDLE_EXPIRY_MS + 1)
+        assert bucket.dropped is not is_kept
 
 
 def test_further_client_ids_of_one_client_share_one_bucket_with_no_other_client() -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 import stat
-import subprocess
 from typing import TYPE_CHECKING, Final
 
 import pytest
@@ -28,7 +27,6 @@ from tests.faults import messages
 from tests.faults.raw_client import RawClient
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from pathlib import Path
 
     from tests.shared_cluster import FirstBroker
@@ -192,22 +190,6 @@ async def test_a_folder_in_which_all_may_replace_files_is_warned_about(tmp_path:
 
 
 # --- a full disk ---
-
-
-@pytest.fixture
-def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A file system of 512 KiB."""
-    folder = tmp_path / "small"
-    folder.mkdir()
-    mounted = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "size=512k,mode=0700", "tmpfs", folder], capture_output=True, check=False
-    )
-    if mounted.returncode != 0:
-        pytest.skip(f"a file system cannot be mounted here: {mounted.stderr.decode().strip()}")
-    try:
-        yield folder
-    finally:
-        subprocess.run(["umount", "-l", folder], check=True)
 
 
 def test_a_full_disk_is_named_and_what_was_lost_is_recorded_once_there_is_room(

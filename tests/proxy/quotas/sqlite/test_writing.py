@@ -9,7 +9,6 @@ import re
 import resource
 import sqlite3
 import stat
-import subprocess
 from contextlib import closing, contextmanager, suppress
 from functools import partial
 from typing import TYPE_CHECKING
@@ -159,22 +158,6 @@ async def test_the_file_has_a_maximum_size(path: Path, place: Place, monkeypatch
         assert path.stat().st_size <= 2**20
         await store.alter([alteration(entity, request_percentage=None) for entity in entities], AUTHOR)
         assert not (await store.snapshot()).quotas
-
-
-@pytest.fixture
-def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A file system of 512 KiB."""
-    folder = tmp_path / "small"
-    folder.mkdir()
-    mounted = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "size=512k,mode=0700", "tmpfs", folder], capture_output=True, check=False
-    )
-    if mounted.returncode != 0:
-        pytest.skip(f"a file system cannot be mounted here: {mounted.stderr.decode().strip()}")
-    try:
-        yield folder
-    finally:
-        subprocess.run(["umount", "-l", folder], check=True)
 
 
 def fill(folder: Path) -> Path:

@@ -131,6 +131,23 @@ async def test_what_was_changed_meanwhile_stays(tmp_path: Path) -> None:
     await proxy.follower.close()
 
 
+async def test_what_is_changed_while_the_import_begins_stays(tmp_path: Path) -> None:
+    """After the first batch was computed, and before it is written."""
+    proxy = await started(SqliteStore(str(tmp_path / "quotas.sqlite")))
+    original = proxy.follower.set_import_state
+
+    async def set_state(state: ImportState) -> None:
+        await original(state)
+        if state is ImportState.BEGUN:
+            await proxy.follower.alter([alteration(QuotaEntity(user="u1"), **{RATE: 7.0})], ADMIN)
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(proxy.follower, "set_import_state", set_state)
+        await proxy.run()
+    assert proxy.quotas() == {**QUOTAS, QuotaEntity(user="u1"): {RATE: 7.0}}
+    await proxy.follower.close()
+
+
 async def test_an_import_ends_when_another_proxy_has_completed_it() -> None:
     topic = MemoryTopic()
     proxy, other = await started(TopicStore(MemoryLog(topic))), await started(TopicStore(MemoryLog(topic)))
