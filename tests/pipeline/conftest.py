@@ -81,6 +81,7 @@ LONG_RUN: Final = {
     "test_budgets": """an_alert_is_delivered_once_and_a_further_one_when_it_is_reached
         what_was_not_delivered_is_sent_by_the_next_run months_stand_beside_each_other
         the_month_before_is_checked_on_the_first_days
+        an_alert_of_the_month_before_is_sent_until_it_is_delivered
         bills_that_do_not_fit_the_budgets_are_errors budgets_and_focus_are_jobs_of_a_plan
         the_progress_of_a_month_is_that_of_its_last_hour
         bills_by_day_alone_are_an_error_and_a_month_without_bills_is_none""",

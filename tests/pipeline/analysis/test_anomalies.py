@@ -23,7 +23,7 @@ from headrace.pipeline.analysis.anomalies.sketches import sketches_of
 from headrace.pipeline.analysis.anomalies.stored import Days, Part, days_between
 from headrace.pipeline.analysis.anomalies.windows import starts_of, windows_of
 from headrace.pipeline.cli import pipeline
-from headrace.pipeline.jobs.anomalies import _report_result
+from headrace.pipeline.jobs.anomalies import _end, _report_result
 from headrace.pipeline.lake import schemas
 from headrace.pipeline.lake.tables import Lake
 from headrace.quota_callbacks.api_keys import ApiKey
@@ -402,6 +402,14 @@ def working_hours(first_day: int, days: int) -> list[int]:
     """Return the hours from 8:00 to 15:59 of some days, from the midnight before `DAY`; the first day is this many days
     after it. A table with fewer hours has fewer files."""
     return [24 * day + hour for day in range(first_day, first_day + days) for hour in range(8, 16)]
+
+
+def test_usage_is_complete_up_to_what_all_running_instances_have_written(lake: Lake) -> None:
+    """The files of proxy-b-1 come ten minutes later; proxy-c-1 has ended, or was killed."""
+    seconds = {"proxy-a-1": 23 * HOUR, "proxy-b-1": 23 * HOUR - 600, "proxy-c-1": 20 * HOUR}
+    records = [record(MIDNIGHT + second, instance=name) for name, second in seconds.items()]
+    lake.append("usage", usage(lake.spark, records).coalesce(1), "date", "hour")
+    assert _end(lake) == (DAY, MIDNIGHT + 23 * HOUR - 600 + 1)
 
 
 def test_the_table_is_rewritten_for_the_examined_days(spark: SparkSession, tmp_path: Path) -> None:

@@ -13,7 +13,15 @@ import pytest
 from click.testing import CliRunner
 
 from headrace.pipeline.analysis.prices import NO_TEAM, UNATTRIBUTED, PriceSheet, TeamTerms
-from headrace.pipeline.analysis.rollup import Period, bill, by_day, by_hour, changed_days, changed_periods
+from headrace.pipeline.analysis.rollup import (
+    Period,
+    bill,
+    by_day,
+    by_hour,
+    changed_days,
+    changed_periods,
+    with_clusters,
+)
 from headrace.pipeline.cli import pipeline
 from headrace.pipeline.jobs.rollup import Bills
 from headrace.pipeline.lake import schemas
@@ -312,16 +320,26 @@ def test_clusters_have_bills_of_their_own_or_one(spark: SparkSession) -> None:
         assert rows_of(lines.where("item = 'total'"), "cluster", "amount") == expected
 
 
-def test_days_with_another_number_of_records_have_changed() -> None:
+def test_records_get_the_cluster_that_their_instance_learned_later(spark: SparkSession) -> None:
+    records = [
+        record(cluster=None, requests=1), record(requests=2), record(cluster=None, instance="proxy-b-1", requests=4),
+        record(instance="proxy-c-1", cluster="cluster-3", requests=8),
+    ]  # fmt: skip
+    found = with_clusters(usage(spark, records)).groupBy("cluster").sum("requests").orderBy("cluster").collect()
+    assert [tuple(row) for row in found] == [(None, 4), ("cluster-1", 3), ("cluster-3", 8)]
+
+
+def test_days_with_more_records_have_changed() -> None:
     recorded = {MONDAY: 8, TUESDAY: 1}
     assert changed_days(recorded, recorded) == []
     assert changed_days(recorded | {TUESDAY: 2}, recorded) == [TUESDAY]
     assert changed_days(recorded, {TUESDAY: 1}) == [MONDAY], "it was not rolled up"
     assert changed_days({}, recorded) == [], "its usage was removed since"
+    assert changed_days({MONDAY: 7}, recorded) == [], "a part of it was"
     assert changed_days(recorded, dict.fromkeys(recorded)) == [MONDAY, TUESDAY], "of a version that did not count them"
 
 
-def test_periods_with_another_number_of_records_have_changed() -> None:
+def test_periods_with_more_records_have_changed() -> None:
     rolled_up, september, october = {MONDAY: 8, TUESDAY: 1}, MONDAY.replace(day=1), dt.date(2026, 10, 1)
     for period, billed, changed in (
         (Period.DAY, rolled_up, TUESDAY), (Period.MONTH, {september: 9, october: 4}, september),
@@ -329,6 +347,7 @@ def test_periods_with_another_number_of_records_have_changed() -> None:
         assert changed_periods(rolled_up, billed, period) == []
         assert changed_periods(rolled_up | {TUESDAY: 2}, billed, period) == [changed]
         assert changed_periods(rolled_up, {}, period)[-1] == changed, "there are no bills"
+        assert changed_periods({TUESDAY: 1}, billed, period) == [], "rollups were removed since"
     assert changed_periods({MONDAY: None}, {MONDAY: None}, Period.DAY) == [], "of a version that did not count them"
     assert changed_periods({MONDAY: None}, {}, Period.DAY) == [MONDAY]
 

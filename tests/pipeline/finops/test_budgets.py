@@ -155,7 +155,7 @@ def test_an_alert_is_delivered_once_and_a_further_one_when_it_is_reached(
     assert headers["authorization"] == "Bearer s3cret"
     assert (document["month"], document["checked"]) == ("2026-09", "2026-09-21T12:30:00+00:00")
     assert document["alerts"] == [{
-        "id": "2026-09/*/payments/80", "percent": 80, "team": "payments", "cluster": None, "budget": "100",
+        "id": "2026-09/*/payments/100/80", "percent": 80, "team": "payments", "cluster": None, "budget": "100",
         "spent": "85", "share": 0.85, "forecast": "154.482759", "state": 80, "currency": "EUR",
     }]  # fmt: skip
     assert rows(billed, "team", "state", "delivered") == [
@@ -166,10 +166,10 @@ def test_an_alert_is_delivered_once_and_a_further_one_when_it_is_reached(
     write_bills(billed, lines("payments", ("produced", "100")), lines("web", ("produced", "50")))
     assert run(billed, tmp_path, *options).exit_code == 0
     _, (_, _, document) = server.received
-    assert [alert["id"] for alert in document["alerts"]] == ["2026-09/*/payments/100", "2026-09/*/web/100"]
+    assert [alert["id"] for alert in document["alerts"]] == ["2026-09/*/payments/100/100", "2026-09/*/web/10/100"]
     # With another budget, it is another alert.
     assert run(billed, tmp_path, *options, file=FILE.replace("amount = 10\n", "amount = 20\n")).exit_code == 0
-    assert [alert["id"] for alert in server.received[-1][2]["alerts"]] == ["2026-09/*/web/100"]
+    assert [alert["id"] for alert in server.received[-1][2]["alerts"]] == ["2026-09/*/web/20/100"]
 
 
 def test_what_was_not_delivered_is_sent_by_the_next_run(billed: Lake, tmp_path: Path, server: Receiver) -> None:
@@ -219,7 +219,7 @@ def test_the_month_before_is_checked_on_the_first_days(
         assert (found["month"], found["alerts"], "previous" in found) == ("2026-10", 0, checked)
     assert [(each["team"], each["spent"]) for each in found["previous"]["teams"]] == [("payments", "150")]
     ((_, _, document),) = server.received
-    assert [alert["id"] for alert in document["alerts"]] == ["2026-09/*/payments/100"]
+    assert [alert["id"] for alert in document["alerts"]] == ["2026-09/*/payments/100/100"]
     assert rows(lake, "month", "team", "budget", "spent", "delivered") == [
         (SEPTEMBER, "payments", 100, 150, 100),
         (SEPTEMBER, "search", 100, 50, None),
@@ -228,6 +228,22 @@ def test_the_month_before_is_checked_on_the_first_days(
         (dt.date(2026, 10, 1), "web", 20, 0, None),
     ]
     assert 'headrace_budget_spent{team="payments",cluster="",currency="EUR"} 0\n' in metrics.read_text()
+
+
+def test_an_alert_of_the_month_before_is_sent_until_it_is_delivered(
+    lake: Lake, tmp_path: Path, server: Receiver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also after the first days of the month, and although another run has written the table meanwhile."""
+    amounts = {"budget": Decimal(100), "spent": Decimal(150), "state": 100, "currency": "EUR"}
+    lake.replace("budgets", table(lake.spark, schemas.BUDGETS, {"month": SEPTEMBER, "team": "web", **amounts}), "month")
+    write_bills(lake, lines("web", ("produced", "150")))
+    monkeypatch.setattr(f"{__name__}.NOW", dt.datetime(2026, 10, 9, 3, tzinfo=dt.UTC))
+    file = 'currency = "EUR"\n[teams.web]\namount = 100\n'
+    for sent in (1, 1):
+        result = run(lake, tmp_path, "--webhook", server.url, file=file)
+        assert result.exit_code == 0, result.output
+        assert len(server.received) == sent
+    assert [each["id"] for each in server.received[0][2]["alerts"]] == ["2026-09/*/web/100/100"]
 
 
 def test_bills_that_do_not_fit_the_budgets_are_errors(billed: Lake, tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ import math
 import os
 import shutil
 import time
+from datetime import date
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,6 +23,7 @@ from headrace.pipeline.ingestion.parsing import parse
 from headrace.pipeline.ingestion.sources import FileSource, KafkaSource, checkpoint_name
 from headrace.pipeline.lake import schemas
 from headrace.pipeline.lake.tables import Lake
+from headrace.pipeline.report.sums import numbered
 from tests.pipeline.ingestion.ingesting import DAY_S, ingest, kept, quarantined, sequences, take_in
 from tests.pipeline.records import NOON, record, usage, write_lines
 
@@ -347,3 +349,18 @@ def test_gaps_losses_and_ends_are_counted_by_instance(lake: Lake, tmp_path: Path
     )
     counted = [(row.instance, row.seen, row.missing, row.gaps, row.lost, row.ended, row.last_second) for row in found]
     assert counted == [("a", 4, 6, 3, 0, False, NOON + 5), ("b", 4, 0, 0, 7, True, NOON)]
+
+
+def test_what_was_removed_is_no_gap(spark: SparkSession) -> None:
+    """Usage of the days before 22 September was removed: all of c, and the beginning of a. What b lacks is missing."""
+    first_kept, begin = date(2026, 9, 22), NOON - NOON % DAY_S + DAY_S
+    of = {"a": [(7, begin + 1), (8, begin + 2), (10, begin + 4)], "b": [(2, begin + 2 * DAY_S)]}
+    made = usage(spark, [record(second, instance=name, sequence=n) for name in of for n, second in of[name]])
+    ends = [{"kind": "end", "instance": "c", "sequence": 9}]
+    rows = [tuple(each.get(name) for name in schemas.MARKS.names) for each in ends]
+    marks = spark.createDataFrame(rows, schemas.MARKS)
+    found = instances(made, marks, kept_from=first_kept).orderBy("instance").collect()
+    assert [(row.instance, row.missing, row.gaps) for row in found] == [("a", 1, 1), ("b", 2, 1)]
+    assert numbered(made, marks, first_kept) == {"instances": 2, "ended": 0, "short": 2}
+    whole = {row.instance: row.missing for row in instances(made, marks).collect()}
+    assert whole == {"a": 8, "b": 2, "c": 9}

@@ -13,6 +13,7 @@ from headrace.pipeline.cli import pipeline
 from headrace.pipeline.errors import ConflictError
 from headrace.pipeline.jobs.maintenance import retain
 from headrace.pipeline.lake import schemas, tables
+from headrace.pipeline.lake.retained import removed_before
 from headrace.pipeline.lake.tables import Lake
 from tests.pipeline.ingestion.ingesting import sequences, take_in
 from tests.pipeline.records import NOON, record, usage, write_lines
@@ -142,6 +143,19 @@ def test_an_hour_is_one_file_when_it_is_final(lake: Lake, tmp_path: Path) -> Non
     assert sequences(lake) == [0, 1, 2, 9]
 
 
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        (("--rollup-day", "60"), "no such option, as all of it is kept"),
+        (("--rollup-day", "60", "--usage", "90"), "of which 90 days are kept; expected 90 days or more"),
+        (("--rollup-day", "90", "--usage", "90", "--chargeback", "100"), "expected 121 days or more"),
+    ],
+)
+def test_what_rollup_would_compute_again_is_kept(options: tuple[str, ...], expected: str, tmp_path: Path) -> None:
+    refused = CliRunner().invoke(pipeline, ["retain", "--lake", str(tmp_path), *options])
+    assert (refused.exit_code, expected in refused.output.replace("\n", " ")) == (2, True), refused.output
+
+
 @pytest.mark.exhaustive
 def test_compact_and_retain(lake: Lake, spark: SparkSession) -> None:
     old = int(datetime.now(UTC).timestamp()) - 40 * 86_400
@@ -168,6 +182,7 @@ def test_compact_and_retain(lake: Lake, spark: SparkSession) -> None:
     assert "budgets: 2 rows removed" in retained.output
     assert sequences(lake) == [5]
     assert seen(lake)[0] == [2, 3]
+    assert removed_before(lake)["usage"] == datetime.now(UTC).date() - timedelta(days=20)
 
 
 @pytest.mark.exhaustive
