@@ -9,12 +9,11 @@ import pytest
 import trio
 
 from headrace.quota_callbacks.api_keys import ApiKey
-from headrace.quota_callbacks.buckets.kinds import RateBucket
 from headrace.quota_callbacks.entities import DEFAULT, QuotaEntity, QuotaKey
 from headrace.quota_callbacks.hookspecs import HOOK_VERSION, hookimpl
 from headrace.quota_callbacks.policies import EnforcementMode, Quota, QuotaPolicy
 from headrace.quota_callbacks.requests import Interest
-from headrace.quota_callbacks.verdicts import Refuse, Throttle
+from headrace.quota_callbacks.verdicts import Throttle
 from tests.proxy.playbook import open_book, read_reply, reply, request
 
 if TYPE_CHECKING:
@@ -105,35 +104,6 @@ async def test_of_a_request_that_breaks_off_what_came_is_charged(acks: int, auto
         now_ms = int(trio.current_time() * 1000)
         assert bucket.observed(now_ms) * 10 == 20_000
         assert bucket.gate_ms - now_ms == 10_000, "new connections wait for it"
-
-
-async def test_what_was_charged_after_a_hold_is_taken_back_where_it_was_charged(autojump_clock: MockClock) -> None:
-    """Otherwise a sample of an earlier time becomes negative, and the bytes count again when that one is dropped."""
-
-    class Holds:
-        headrace_hooks = HOOK_VERSION
-
-        @hookimpl
-        def request_interest(self) -> tuple[Interest, ...]:
-            return (Interest(api_key=PRODUCE),)
-
-        @hookimpl
-        def request_received(self, request: Request) -> Throttle | Refuse | None:
-            if request.correlation_id == 1:
-                return None
-            return Refuse(error_code=44) if request.hold_ms else Throttle(throttle_ms=5000, hold=True, ask_again=True)
-
-    limit = (QuotaKey.PRODUCER_BYTE_RATE, QuotaEntity(client_id="c"), 1_000_000)
-    async with open_book(quotas=[limit], plugins={"holds": Holds()}) as book:
-        await book.round_trip(request(PRODUCE, 7, 1, acks=1, padding=10), reply(PRODUCE, 7, 1))
-        bucket = bucket_of(book)
-        assert isinstance(bucket, RateBucket)
-        await trio.sleep(1)
-        await book.client.sends(request(PRODUCE, 7, 2, acks=1, padding=10))
-        await book.client.receives()
-        now_ms = int(trio.current_time() * 1000)
-        assert all(amount >= 0 for amount in bucket._rate._samples[2::3])
-        assert 0 < bucket.observed(now_ms) * 10 < 100, "of the first request alone"
 
 
 @pytest.mark.parametrize("acks", [0, 1])
