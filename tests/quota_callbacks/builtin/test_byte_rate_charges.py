@@ -13,8 +13,6 @@ from headrace.quota_callbacks.entities import QuotaEntity, QuotaKey
 from headrace.quota_callbacks.policies import EnforcementMode, Limit, QuotaPolicy
 from headrace.quota_callbacks.requests import Address, Connection, Request
 
-CONNECTION = Connection(connection_id=1, peer=Address(host="192.0.2.1", port=1), user="u")
-
 
 def callback_with(policy: QuotaPolicy) -> tuple[ByteRate, ClientQuotas]:
     quotas = ClientQuotas(
@@ -27,8 +25,12 @@ def callback_with(policy: QuotaPolicy) -> tuple[ByteRate, ClientQuotas]:
     return callback, quotas
 
 
-def request_of(api_key: ApiKey, size: int, received_s: float) -> Request:
-    request = Request(CONNECTION, api_key, 11, 1, "c", size, received_s)
+def new_connection() -> Connection:
+    return Connection(connection_id=1, peer=Address(host="192.0.2.1", port=1), user="u")
+
+
+def request_of(connection: Connection, api_key: ApiKey, size: int, received_s: float) -> Request:
+    request = Request(connection, api_key, 11, 1, "c", size, received_s)
     request.arrived = True
     return request
 
@@ -37,7 +39,8 @@ def request_of(api_key: ApiKey, size: int, received_s: float) -> Request:
 def test_a_charge_is_taken_back_from_the_time_of_the_charge(policy: QuotaPolicy) -> None:
     """Otherwise a sample of an earlier time becomes negative, and the bytes count again when that one is dropped."""
     callback, quotas = callback_with(policy)
-    first, held = request_of(ApiKey.PRODUCE, 100, 0.0), request_of(ApiKey.PRODUCE, 400, 0.5)
+    connection = new_connection()
+    first, held = (request_of(connection, ApiKey.PRODUCE, *each) for each in ((100, 0.0), (400, 0.5)))
     callback.request_received(first, 0)
     callback.request_received(held, 1500)
     callback.request_abandoned(held, 2000)
@@ -49,7 +52,7 @@ def test_a_charge_is_taken_back_from_the_time_of_the_charge(policy: QuotaPolicy)
 @pytest.mark.parametrize(("observe", "cap"), [(False, 10_000), (True, None)])
 def test_a_fetch_is_capped_unless_the_quota_is_observed(observe: bool, cap: int | None) -> None:
     callback, _ = callback_with(QuotaPolicy(observe=observe))
-    fetch = request_of(ApiKey.FETCH, 100, 0.0)
+    fetch = request_of(new_connection(), ApiKey.FETCH, 100, 0.0)
     callback.request_received(fetch, 0)
     assert fetch.fetch_max_bytes == cap
     terms = callback.relay_terms(fetch, 0)
