@@ -60,6 +60,8 @@ _METADATA_VERSION: Final = 2
 MOST_SESSIONS: Final = 1024
 """The most brokers whose TLS sessions are kept."""
 _MAX_OWN_REPLY_BYTES: Final = 16 * 1024 * 1024
+_LOOKUPS: Final = trio.CapacityLimiter(40)
+"""The threads that look up names of brokers."""
 
 
 class _Caller(NamedTuple):
@@ -239,7 +241,7 @@ class Upstream:
         fault: UpstreamFault | None = None
         with trio.move_on_after(self.connect_timeout_s):
             try:
-                candidates = await trio.socket.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM)
+                candidates = await _addresses_of(address)
             except socket.gaierror as error:
                 raise UpstreamFault(f"cannot resolve {address}: {error.strerror}") from error
             except ValueError as error:  # of the IDNA codec
@@ -395,6 +397,16 @@ def proxy_header(client: Address | None, sock: socket.socket) -> bytes:
     source = Endpoint(address=ipaddress.ip_address(client.host.partition("%")[0]), port=client.port)
     host, port = sock.getpeername()[:2]
     return write_header(source, Endpoint(address=ipaddress.ip_address(host.partition("%")[0]), port=port))
+
+
+async def _addresses_of(address: Address) -> list[tuple[int, int, int, str, tuple[object, ...]]]:
+    """Return the addresses of a host as `socket.getaddrinfo`, in a thread of those for lookups, so that a slow resolver
+    delays nothing else. Raises `socket.gaierror`, and ``ValueError`` for a name that is not valid."""
+    lookup = partial(socket.getaddrinfo, address.host, address.port, type=socket.SOCK_STREAM)
+    try:
+        return lookup(flags=socket.AI_NUMERICHOST)
+    except socket.gaierror:
+        return await trio.to_thread.run_sync(lookup, abandon_on_cancel=True, limiter=_LOOKUPS)
 
 
 async def _connect_socket(family: int, target: tuple[object, ...]) -> socket.socket:

@@ -31,6 +31,13 @@ BY_ID_VERSION: Final = 12
 """The first version of Metadata that accepts topic ids (KIP-516)."""
 VALIDATE_VERSION: Final = 5
 """The first version of CreateTopics whose response contains the number of partitions of a topic."""
+VALIDATE_TIMEOUT_MS: Final = 10_000
+"""The time-out of a validation, whatever the client's own request has: with a shorter one, a client could let the
+validation fail and the request succeed."""
+UNCERTAIN: Final = frozenset(
+    {ErrorCode.REQUEST_TIMED_OUT, ErrorCode.UNKNOWN_SERVER_ERROR, ErrorCode.THROTTLING_QUOTA_EXCEEDED}
+)
+"""Errors of a validation after which the request itself may succeed."""
 TOPIC_IDS_FROM: Final = 10
 """The first version of Metadata whose response contains topic ids."""
 AUTO_CREATION_FROM: Final = BY_NAME_VERSION
@@ -126,10 +133,14 @@ def ask_to_validate(version: int, body: Buffer) -> Steps[tuple[int, bytes]]:
     The version is raised to `VALIDATE_VERSION` if it is lower.
     """
     if version >= VALIDATE_VERSION:
-        edits: dict[str, Edit] = {"topics": _SAME_ROWS, "validate_only": lambda _old: True}
+        edits: dict[str, Edit] = {
+            "topics": _SAME_ROWS,
+            "timeout_ms": lambda _old: VALIDATE_TIMEOUT_MS,
+            "validate_only": lambda _old: True,
+        }
         return version, (yield from edit_in_steps("CreateTopicsRequest", version, body, edits))
     request = yield from decode_in_steps("CreateTopicsRequest", version, body)
-    fields = request | {"validate_only": True}
+    fields = request | {"timeout_ms": VALIDATE_TIMEOUT_MS, "validate_only": True}
     return VALIDATE_VERSION, (yield from _encoded("CreateTopicsRequest", VALIDATE_VERSION, fields))
 
 
@@ -139,7 +150,7 @@ def ask_to_validate_names(names: Iterable[str]) -> Steps[tuple[int, bytes]]:
     They are the same as for topics that a broker creates automatically.
     """
     rows = [{"name": name, "num_partitions": BROKERS_DEFAULT, "replication_factor": BROKERS_DEFAULT} for name in names]
-    fields = {"topics": rows, "timeout_ms": 10_000, "validate_only": True}
+    fields = {"topics": rows, "timeout_ms": VALIDATE_TIMEOUT_MS, "validate_only": True}
     return VALIDATE_VERSION, (yield from _encoded("CreateTopicsRequest", VALIDATE_VERSION, fields))
 
 
@@ -147,14 +158,18 @@ def read_validated(version: int, body: Buffer) -> Steps[dict[str, int | None]]:
     """Return the number of partitions that each topic would get, from a response to a validating CreateTopics request;
     yield now and then.
 
-    It is 0 if the broker would refuse the topic, and ``None`` if the response does not contain it, because the client
-    is not authorized to describe configurations.
+    It is 0 if the broker would refuse the topic. It is ``None`` if the response does not contain it, because the client
+    is not authorized to describe configurations, or if the error does not show what the request itself will get
+    (`UNCERTAIN`).
     """
     found: dict[str, int | None] = {}
     rows = read_rows("CreateTopicsResponse", version, body, "topics", ("name", "error_code", "num_partitions"))
     for number, row in enumerate(rows):
         partitions = row["num_partitions"]
-        found[row["name"]] = 0 if row["error_code"] else partitions if partitions > 0 else None
+        if row["error_code"]:
+            found[row["name"]] = None if row["error_code"] in UNCERTAIN else 0
+        else:
+            found[row["name"]] = partitions if partitions > 0 else None
         if number % ROWS_A_STEP == 0:
             yield
     return found

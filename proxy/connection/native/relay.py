@@ -19,6 +19,7 @@ from headrace.proxy.connection.native.completions import begin_reply, exchange_o
 from headrace.proxy.connection.state.timeouts import (
     PROGRESS_BYTES,
     end_abandoned,
+    end_stuck,
     end_unanswered,
     is_abandoned,
     is_old,
@@ -283,6 +284,8 @@ class NativeRelay:
                 end_abandoned(state)
             elif self._is_stuck(progress, now_s):
                 end_unanswered(state)
+            elif self._has_stuck_reply(progress, now_s):
+                end_stuck(state)
             elif now_s - state.last_active_s > self._longest_quiet_s(progress) or is_old(state, now_s):
                 self.recall()
 
@@ -306,6 +309,12 @@ class NativeRelay:
         ``reply_timeout``. Such a connection cannot return."""
         is_quiet = now_s - self._state.last_active_s > self._state.listener.upstream.reply_timeout_s
         return is_quiet and progress.in_flight > 0 and progress.is_blocked
+
+    def _has_stuck_reply(self, progress: Progress, now_s: float) -> bool:
+        """Return whether the connection has not returned although nothing has moved for ``limits.idle_timeout``: it
+        cannot in the middle of a reply."""
+        longest_s = max(self._state.limits.idle_timeout_s, 2 * QUIET_S)
+        return progress.in_flight > 0 and now_s - self._state.last_active_s > longest_s
 
     def _check_arrival(self, progress: Progress, now_s: float) -> None:
         limits, arriving = self._state.limits, self._arriving

@@ -92,6 +92,7 @@ class ConnectionState:
         "listener",
         "login_began_s",
         "mid_request",
+        "moved",
         "mute",
         "native",
         "oldest",
@@ -133,6 +134,9 @@ class ConnectionState:
         self.arrival: tuple[Exchange | None, int, float] | None = None
         """The last progress of a request that is arriving: the request before it, or the request itself; the number of
         bytes that the client had sent; the time in seconds."""
+        self.moved: tuple[tuple[int, int], float] | None = None
+        """The last progress of a reply that has begun: the bytes sent to the client, those received from the broker,
+        and the time in seconds of the check that found them."""
         self.oldest: tuple[Exchange, float] | None = None
         """The request that waits longest for the broker, and the time in seconds from which its wait counts."""
         self.jitter = random.random()  # noqa: S311 -- nothing depends on its being secret

@@ -66,6 +66,8 @@ def end_if_overdue(state: ConnectionState, now_s: float) -> None:
         end_abandoned(state)
     elif reply_is_overdue(state, now_s):
         end_unanswered(state)
+    elif reply_is_stuck(state, now_s):
+        end_stuck(state)
     elif is_slow(state, now_s):
         reason = f"a request arrives too slowly: limits.request_timeout = {limits.request_timeout_s:g} s"
         state.end_for_fault("client", reason, "slow")
@@ -184,6 +186,25 @@ def reply_is_overdue(state: ConnectionState, now_s: float) -> bool:
     if state.oldest is None or state.oldest[0] is not first:
         state.oldest = first, max(first.forwarded_s, state.last_active_s)
     return now_s - state.oldest[1] > state.listener.upstream.reply_timeout_s
+
+
+def reply_is_stuck(state: ConnectionState, now_s: float) -> bool:
+    """Return whether a reply that has begun has not moved for ``limits.idle_timeout``: the broker sends no more of it,
+    or the client accepts no more."""
+    first, upstream = state.in_flight.first, state.upstream
+    if not state.replying and (first is None or first.reply_s is None):
+        state.moved = None
+        return False
+    moved = state.client.bytes_sent, 0 if upstream is None else upstream.bytes_received
+    if state.moved is None or state.moved[0] != moved:
+        state.moved = moved, now_s
+    return now_s - state.moved[1] > state.limits.idle_timeout_s
+
+
+def end_stuck(state: ConnectionState) -> None:
+    """End a connection whose reply does not move."""
+    rule = f"for limits.idle_timeout = {state.limits.idle_timeout_s:g} s"
+    state.end_for_fault("client", f"a reply has begun, and no byte of it was sent {rule}", "stuck")
 
 
 # --- old connections ---

@@ -8,7 +8,7 @@ import pytest
 import trio
 
 from headrace.proxy.connection.state.shared_state import Limits
-from headrace.proxy.connection.state.timeouts import end_if_overdue, is_idle, reply_is_overdue
+from headrace.proxy.connection.state.timeouts import end_if_overdue, is_idle, reply_is_overdue, reply_is_stuck
 from headrace.proxy.hooks.enforcement_switch import Enforcement
 from headrace.quota_callbacks.api_keys import ApiKey
 from headrace.quota_callbacks.entities import QuotaEntity, QuotaKey
@@ -318,6 +318,23 @@ async def test_a_broker_that_hangs_is_given_up(autojump_clock: MockClock) -> Non
         end_if_overdue(book.connection, now_s + 3601)
         await book.client.receives_the_end()
         assert book.shared.counters.errors == {"upstream": 1}
+
+
+async def test_a_reply_that_does_not_move_ends_the_connection(autojump_clock: MockClock) -> None:
+    """The broker stops in the middle of it."""
+    async with open_book() as book:
+        await book.client.sends(request(HEARTBEAT, 4, 1))
+        await book.upstream.wait_for_dial(1)
+        await book.broker.receives()
+        answer = reply(HEARTBEAT, 4, 1)
+        await book.broker.sends(answer[:-1])
+        await trio.testing.wait_all_tasks_blocked()
+        now_s = trio.current_time()
+        assert not reply_is_stuck(book.connection, now_s)
+        assert not reply_is_stuck(book.connection, now_s + 599)
+        end_if_overdue(book.connection, now_s + 601)
+        await book.client.receives_the_end()
+        assert book.shared.counters.errors == {"client": 1}
 
 
 async def test_a_broker_that_closes_after_a_produce_without_acks_has_something_to_tell(

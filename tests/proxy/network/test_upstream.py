@@ -189,7 +189,7 @@ async def test_the_second_address_of_a_name_is_tried(
 ) -> None:
     """An address that drops packets must not use up the time of the other ones."""
 
-    async def addresses(*_: object, **__: object) -> list[tuple[int, int, int, str, tuple[str, int]]]:
+    async def addresses(_: Address) -> list[tuple[int, int, int, str, tuple[str, int]]]:
         await trio.lowlevel.checkpoint()
         return [(socket.AF_INET, 0, 0, "", (host, 9092)) for host in ("192.0.2.1", "192.0.2.2", "192.0.2.3")]
 
@@ -201,7 +201,7 @@ async def test_the_second_address_of_a_name_is_tried(
             await trio.sleep_forever()
         raise OSError("refused") if first == "refuses" else UpstreamFault("TLS: no")
 
-    monkeypatch.setattr(trio.socket, "getaddrinfo", addresses)
+    monkeypatch.setattr("headrace.proxy.network.upstream._addresses_of", addresses)
     monkeypatch.setattr(Upstream, "_connect_to", connect)
     assert await upstream_of()._connect(Address(host="broker", port=9092), _PROXY) == ("192.0.2.2", 9092)
     assert trio.current_time() == pytest.approx(2 if first == "silent" else 0, abs=0.01)
