@@ -207,11 +207,14 @@ class ClientConnection:
             state.upstream.close()
         if state.authentication is not None:
             state.authentication.close()
-        for exchange in [*state.in_flight.take_all(), *self._requests.unsettled_requests()]:
+        unsettled = [*state.in_flight.take_all(), *self._requests.unsettled_requests()]
+        unsent = [each for each in self._requests.unsent if each not in unsettled]
+        for exchange in [*unsettled, *unsent]:
             if state.upstream is None:  # no broker could be dialled for it, so nothing was sent
                 exchange.forwarded_s = None
             exchange.error = state.reason or "connection closed"
-            abandon(state, exchange)
+            if exchange not in unsent or state.upstream is None:
+                abandon(state, exchange)
             state.completed(exchange)
         state.shared.grant_credits()
         if self._opened:

@@ -115,8 +115,16 @@ class ReplyRelay(Relay):
                 self.shared.grant_credits()
         finally:
             self._charge_walked()
+            self._complete_unsent()
             self.close()
             state.holders.remove(self)
+
+    def _complete_unsent(self) -> None:
+        """Report the requests whose replies were read, and not accepted by the client to their ends."""
+        done, self._done = self._done, []
+        for exchange in done:
+            exchange.error = self.state.reason or "connection closed"
+            self.state.completed(exchange)
 
     def _charge_walked(self) -> None:
         """Charge the part of a Fetch reply that was sent, if the connection ends in it."""

@@ -40,6 +40,11 @@ class RequestForwarding(Relay):
         """The request that is being forwarded and whose last byte has not been read."""
         self._whole = WholeRequests(state, self._forward_whole)
 
+    @property
+    def unsent(self) -> list[Exchange]:
+        """The Produce requests with acks=0 that a plugin observes and that were not sent completely."""
+        return list(self._acks_zero)
+
     # --- without waiting ---
 
     def _forward(self, begin: int, end: int) -> None:

@@ -477,6 +477,8 @@ class RequestRelay(RequestForwarding):
                 self._end_walk()
             else:
                 self._note_progress()
+            if not state.requesting:
+                self._complete_acks_zero()
             self.shared.grant_credits()
         elif moved == 0 and splice is not None and splice.ended:
             self._check_end()

@@ -343,7 +343,12 @@ class ConnectionState:
             self.begin_reply()
             frame = reply.make()  # while what is to be changed in it is kept
             exchange = self.in_flight.pop()
-            await self.client.send([frame])
+            try:
+                await self.client.send([frame])
+            except BaseException:
+                exchange.error = self.reason or "connection closed"
+                self.completed(exchange)
+                raise
             self.end_reply()
             self.completed(exchange)
             if self.in_flight.local_reply is not None:  # there may be hundreds

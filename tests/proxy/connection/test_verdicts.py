@@ -187,6 +187,31 @@ async def test_an_own_answer_that_blocks_keeps_its_place(autojump_clock: MockClo
         assert received == [b"\x00\x00\x00\x01", b"\x00\x00\x00\x02"]
 
 
+@pytest.mark.parametrize("refusal", [Refuse(error_code=44), None], ids=["own answer", "broker's reply"])
+async def test_a_request_whose_reply_the_client_does_not_take_is_completed(
+    autojump_clock: MockClock, refusal: Refuse | None
+) -> None:
+    """With an error: usage records would lack it otherwise."""
+    gate = Gatekeeper(refusal, api_key=ApiKey.CREATE_TOPICS)
+    async with open_book(plugins={"gate": gate}) as book:
+
+        async def blocks(_: Any) -> None:
+            await trio.sleep_forever()
+
+        book.connection.client.send = blocks  # type: ignore[method-assign]
+        book.connection.client.send_now = lambda *_, **__: False  # type: ignore[method-assign]
+        await book.client.sends(request(19, 7, 1, topics=[], timeout_ms=1))
+        if refusal is None:
+            await book.upstream.wait_for_dial(1)
+            await book.broker.receives()
+            await book.broker.sends(reply(19, 7, 1, topics=[]))
+        await trio.testing.wait_all_tasks_blocked()
+        assert gate.completed == []
+        book.connection.end("the test is over", None)
+        await trio.testing.wait_all_tasks_blocked()
+        assert [each.error for each in gate.completed] == ["the test is over"]
+
+
 # --- plugins that raise ---
 
 
