@@ -259,11 +259,12 @@ def _lifetime_s(answer: JsonObject, token: str, now_s: float) -> float:
             expires = read_jwt(token).claims.get("exp")
         except TokenError:
             expires = None
-        lifetime = min(expires, now_s + _LONGEST_S) - now_s if _is_number(expires) else UNKNOWN_LIFETIME_S
+        # Bounded first, since an int can be too large for a float.
+        lifetime = min(max(expires, 0), now_s + _LONGEST_S) - now_s if _is_number(expires) else UNKNOWN_LIFETIME_S
     if not _is_number(lifetime) or lifetime <= 0:
         raise ValueError("the token has expired already, or expires_in is not a number of seconds")
     return float(min(lifetime, _LONGEST_S))
 
 
 def _is_number(value: object) -> TypeGuard[int | float]:
-    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < 2**63
+    return isinstance(value, int | float) and not isinstance(value, bool)

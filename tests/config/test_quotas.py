@@ -8,7 +8,7 @@ from pydantic import ValidationError
 from headrace.config import ConfiguredQuota, ConfigValueError, loads
 from headrace.config.keys import keys
 from headrace.config.quotas import LIMIT_KEYS
-from headrace.quota_callbacks.definitions import check_quota_value
+from headrace.quota_callbacks.definitions import BUILTIN_SCHEMA, check_quota_value
 from headrace.quota_callbacks.entities import DEFAULT, QuotaEntity, QuotaKey
 from headrace.quota_callbacks.policies import Quota
 from tests.config.documents import MINIMAL, in_toml, leaf
@@ -103,9 +103,12 @@ NUMBERS = st.floats() | st.integers() | st.integers(2**63 - 3, 2**63 + 3) | st.f
 
 @given(st.sampled_from(QuotaKey), NUMBERS)
 def test_a_number_is_taken_exactly_if_the_callbacks_would_take_it(key: QuotaKey, number: float) -> None:
+    """Apart from a byte rate so small that it is rounded to 0, which no callback takes."""
     table = {"entity": {"user": "alice"}, key.value: number}
     try:
         check_quota_value(key, number)
+        if BUILTIN_SCHEMA.keys[key].integral and round(number) == 0:
+            raise ValueError
     except (ValueError, OverflowError):
         with pytest.raises(ValidationError):
             ConfiguredQuota.model_validate(table)

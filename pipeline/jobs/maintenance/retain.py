@@ -31,6 +31,10 @@ COMPUTED: Final = (("rollup_day", "usage", 0), ("chargeback", "rollup_day", 31))
 its first day."""
 
 
+def _dashed(table: str) -> str:
+    return table.replace("_", "-")
+
+
 def _options(command: Callable[..., Result]) -> Callable[..., Result]:
     @functools.wraps(command)
     def run(*, spark: SparkOptions, lake: str, **days: int | None) -> Result:
@@ -82,10 +86,6 @@ def _check_computed(days: dict[str, int]) -> None:
                 f"--{_dashed(computed)} {kept}: rollup computes {computed} again from {source}"
                 f"{'' if needed is None else f', of which {needed} days are kept'}; expected {expected}"
             )
-
-
-def _dashed(table: str) -> str:
-    return table.replace("_", "-")
 
 
 def _remove(tables: Lake, table: str, condition: str) -> int:

@@ -385,3 +385,9 @@ def test_settings_are_credentials() -> None:
 def test_settings_are_checked(wrong: UpstreamSasl, reason: str) -> None:
     with pytest.raises(ValueError, match=reason):
         credentials_of(wrong)
+
+
+def test_a_token_that_expired_before_there_was_time() -> None:
+    body = json.dumps({"access_token": token(claims(exp=-(10**400))), "token_type": "Bearer"}).encode()
+    with pytest.raises(ValueError, match="the token has expired already"):
+        read_answer(Answer(status=200, body=body), NOW_S)
