@@ -246,7 +246,7 @@ class Upstream:
                 raise UpstreamFault(f"cannot resolve {address}: {error.strerror}") from error
             except ValueError as error:  # of the IDNA codec
                 raise UpstreamFault(f"cannot resolve {address}: it is not a valid host name") from error
-            for number, (family, _, _, _, target) in enumerate(candidates):
+            for number, (family, target) in enumerate(candidates):
                 left_s = trio.current_effective_deadline() - trio.current_time()
                 with trio.move_on_after(left_s / (len(candidates) - number)):  # so that no address takes all the time
                     try:
@@ -399,14 +399,18 @@ def proxy_header(client: Address | None, sock: socket.socket) -> bytes:
     return write_header(source, Endpoint(address=ipaddress.ip_address(host.partition("%")[0]), port=port))
 
 
-async def _addresses_of(address: Address) -> list[tuple[int, int, int, str, tuple[object, ...]]]:
-    """Return the addresses of a host as `socket.getaddrinfo`, in a thread of those for lookups, so that a slow resolver
-    delays nothing else. Raises `socket.gaierror`, and ``ValueError`` for a name that is not valid."""
-    lookup = partial(socket.getaddrinfo, address.host, address.port, type=socket.SOCK_STREAM)
+async def _addresses_of(address: Address) -> list[tuple[int, tuple[object, ...]]]:
+    """Return the families and addresses of a host. Names are looked up in threads for this alone, so that a slow
+    resolver delays nothing else. Raises `socket.gaierror`, and ``ValueError`` for a name that is not valid."""
+
+    def look_up(flags: int = 0) -> list[tuple[int, tuple[object, ...]]]:
+        found = socket.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM, flags=flags)
+        return [(family, target) for family, _, _, _, target in found]
+
     try:
-        return lookup(flags=socket.AI_NUMERICHOST)
+        return look_up(socket.AI_NUMERICHOST)
     except socket.gaierror:
-        return await trio.to_thread.run_sync(lookup, abandon_on_cancel=True, limiter=_LOOKUPS)
+        return await trio.to_thread.run_sync(look_up, abandon_on_cancel=True, limiter=_LOOKUPS)
 
 
 async def _connect_socket(family: int, target: tuple[object, ...]) -> socket.socket:

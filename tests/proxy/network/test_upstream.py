@@ -189,9 +189,9 @@ async def test_the_second_address_of_a_name_is_tried(
 ) -> None:
     """An address that drops packets must not use up the time of the other ones."""
 
-    async def addresses(_: Address) -> list[tuple[int, int, int, str, tuple[str, int]]]:
+    async def addresses(_: Address) -> list[tuple[int, tuple[str, int]]]:
         await trio.lowlevel.checkpoint()
-        return [(socket.AF_INET, 0, 0, "", (host, 9092)) for host in ("192.0.2.1", "192.0.2.2", "192.0.2.3")]
+        return [(socket.AF_INET, (host, 9092)) for host in ("192.0.2.1", "192.0.2.2", "192.0.2.3")]
 
     async def connect(_: Upstream, __: int, target: tuple[str, int], *___: object) -> object:
         await trio.lowlevel.checkpoint()
