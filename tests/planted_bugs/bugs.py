@@ -65,8 +65,8 @@ BUGS: Final = (
     Bug(
         "the request that causes a throttle waits for it, too",
         "quota_callbacks/buckets/quota_bucket.py",
-        "if first_used_ms <= wait.since_ms and",
-        "if first_used_ms < wait.since_ms and",
+        "first_used_ms <= wait.since_ms and is_short",
+        "first_used_ms < wait.since_ms and is_short",
         "tests/quota_callbacks/buckets/test_waiting.py::test_a_new_connection_waits_and_is_charged_afterwards",
     ),
     Bug(
