@@ -141,7 +141,10 @@ class Limits(Section):
     idle_timeout_s: Annotated[
         float,
         duration("1s", "30d"),
-        Key("Idle time after which a client connection is closed (Kafka: connections.max.idle.ms)."),
+        Key(
+            "Idle time after which a client connection is closed (Kafka: connections.max.idle.ms), also in the middle of "
+            "a reply that does not move."
+        ),
     ] = 600.0  # Kafka's default
     max_connection_age_s: Annotated[
         float,

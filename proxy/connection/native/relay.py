@@ -285,7 +285,7 @@ class NativeRelay:
             elif self._is_stuck(progress, now_s):
                 end_unanswered(state)
             elif self._has_stuck_reply(progress, now_s):
-                end_stuck(state)
+                end_stuck(state, "client")
             elif now_s - state.last_active_s > self._longest_quiet_s(progress) or is_old(state, now_s):
                 self.recall()
 
@@ -314,7 +314,8 @@ class NativeRelay:
         """Return whether the connection has not returned although nothing has moved for ``limits.idle_timeout``: it
         cannot in the middle of a reply."""
         longest_s = max(self._state.limits.idle_timeout_s, 2 * QUIET_S)
-        return progress.in_flight > 0 and now_s - self._state.last_active_s > longest_s
+        is_quiet = now_s - self._state.last_active_s > longest_s
+        return is_quiet and progress.in_flight > 0 and not progress.is_blocked
 
     def _check_arrival(self, progress: Progress, now_s: float) -> None:
         limits, arriving = self._state.limits, self._arriving

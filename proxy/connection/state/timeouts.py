@@ -67,7 +67,7 @@ def end_if_overdue(state: ConnectionState, now_s: float) -> None:
     elif reply_is_overdue(state, now_s):
         end_unanswered(state)
     elif reply_is_stuck(state, now_s):
-        end_stuck(state)
+        end_stuck(state, "client" if state.replying else "upstream")
     elif is_slow(state, now_s):
         reason = f"a request arrives too slowly: limits.request_timeout = {limits.request_timeout_s:g} s"
         state.end_for_fault("client", reason, "slow")
@@ -201,10 +201,10 @@ def reply_is_stuck(state: ConnectionState, now_s: float) -> bool:
     return now_s - state.moved[1] > state.limits.idle_timeout_s
 
 
-def end_stuck(state: ConnectionState) -> None:
-    """End a connection whose reply does not move."""
+def end_stuck(state: ConnectionState, side: str) -> None:
+    """End a connection whose reply does not move, because of the client or the ``upstream``."""
     rule = f"for limits.idle_timeout = {state.limits.idle_timeout_s:g} s"
-    state.end_for_fault("client", f"a reply has begun, and no byte of it was sent {rule}", "stuck")
+    state.end_for_fault(side, f"a reply has begun, and no byte of it was sent {rule}", "stuck")
 
 
 # --- old connections ---

@@ -334,7 +334,7 @@ async def test_a_reply_that_does_not_move_ends_the_connection(autojump_clock: Mo
         assert not reply_is_stuck(book.connection, now_s + 599)
         end_if_overdue(book.connection, now_s + 601)
         await book.client.receives_the_end()
-        assert book.shared.counters.errors == {"client": 1}
+        assert book.shared.counters.errors == {"upstream": 1}
 
 
 async def test_a_broker_that_closes_after_a_produce_without_acks_has_something_to_tell(
