@@ -142,8 +142,8 @@ class Limits(Section):
         float,
         duration("1s", "30d"),
         Key(
-            "Idle time after which a client connection is closed (Kafka: connections.max.idle.ms), also in the middle of "
-            "a reply that does not move."
+            "Idle time after which a client connection is closed (Kafka: connections.max.idle.ms), also in the middle "
+            "of a reply that does not move."
         ),
     ] = 600.0  # Kafka's default
     max_connection_age_s: Annotated[
