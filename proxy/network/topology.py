@@ -107,20 +107,19 @@ class Topology:
         An empty list is ignored: a broker sends one while it starts. From a reply that is not complete, only ids that
         are known or in the listener's range are learned, so that no broker can invent any number of them.
         """
-        found = {
-            broker.node_id: self._with_rack(broker)
-            for broker in brokers
-            if complete or broker.node_id in self._brokers or broker.node_id in self._node_ids
-        }
+        found = {broker.node_id: self._with_rack(broker) for broker in brokers}
+        if not complete:
+            found = {
+                number: each for number, each in found.items() if number in self._brokers or self.may_exist(number)
+            }
         if not found:
             return
         self._cluster_id = cluster_id or self._cluster_id
         if controller_id is not None and controller_id >= 0:
             self._controller_id = controller_id
-        self._last_known.update(
-            (node_id, broker.address) for node_id, broker in found.items() if node_id in self._node_ids
-        )
         changed = {node_id for node_id, broker in found.items() if self._brokers.get(node_id) != broker}
+        if changed:
+            self._last_known.update((number, found[number].address) for number in changed & self._node_ids)
         if complete:
             changed |= self._brokers.keys() - found.keys()
             if changed:
