@@ -66,7 +66,6 @@ def run_engine_tests(sources: Path, *tests: str) -> subprocess.CompletedProcess[
 
 OF_ENGINE: Final = [bug for bug in BUGS if bug.file.startswith("engine/")]
 OF_PYTHON: Final = [bug for bug in BUGS if bug not in OF_ENGINE]
-needs_cargo = pytest.mark.skipif(shutil.which("cargo") is None, reason="cargo is not installed")
 
 
 @contextmanager
@@ -97,7 +96,7 @@ def test_without_a_bug_they_pass(sources: Path) -> None:
     assert found.returncode == pytest.ExitCode.OK, found.stdout + found.stderr
 
 
-@needs_cargo
+@pytest.mark.skipif(shutil.which("cargo") is None, reason="cargo is not installed")
 @pytest.mark.timeout(TIMEOUT_S)
 def test_bugs_of_the_engine_are_found(sources: Path) -> None:
     tests = [bug.found_by for bug in OF_ENGINE]

@@ -345,7 +345,7 @@ class ConnectionState:
             exchange = self.in_flight.pop()
             try:
                 await self.client.send([frame])
-            except BaseException:
+            except BaseException:  # a failed send or a cancellation: the caller handles it
                 exchange.error = self.reason or "connection closed"
                 self.completed(exchange)
                 raise
