@@ -24,5 +24,6 @@ milliseconds of a monotonic clock.
     secret_sources  where the secrets of the configuration are read from
     files        reading ordinary files, and creating files that others cannot read
     testing      connections, requests and a context for the tests of a plugin
+    client_addresses  the addresses of clients, as limits count them
     topic_names  the names of topics by their ids
 """

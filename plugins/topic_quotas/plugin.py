@@ -17,8 +17,9 @@ from typing import TYPE_CHECKING, Final
 from headrace.plugins.topic_quotas.options import TopicOptions
 from headrace.plugins.topic_quotas.topics import MAX_NAME_LENGTH, TopicQuotaTable, check_topic, names_of
 from headrace.quota_callbacks.api_keys import ApiKey
-from headrace.quota_callbacks.buckets.bucket_table import network_of, owner_of
+from headrace.quota_callbacks.buckets.bucket_table import owner_of
 from headrace.quota_callbacks.buckets.kinds import RateBucket
+from headrace.quota_callbacks.client_addresses import counted_address
 from headrace.quota_callbacks.definitions import EntityTypeDefinition
 from headrace.quota_callbacks.entities import EntityName, QuotaEntity, QuotaKey
 from headrace.quota_callbacks.hookspecs import HOOK_VERSION, PluginContext, hookimpl
@@ -233,12 +234,12 @@ class TopicQuotas:
                 for name in over or list(self._throttled_by)[:1]:
                     del self._throttled_by[name]
             connection = request.connection
-            self._throttled_by[key, connection.user, network_of(connection.peer.host)] = bucket
+            self._throttled_by[key, connection.user, counted_address(connection.peer.host)] = bucket
 
     def _wait(self, key: QuotaKey, request: Request, now_ms: int) -> Throttle | None:
         """Return how long to hold a request of a new connection; ``None`` admits it."""
         connection, slot = request.connection, _slot(key)
-        bucket = self._throttled_by.get((key, connection.user, network_of(connection.peer.host)))
+        bucket = self._throttled_by.get((key, connection.user, counted_address(connection.peer.host)))
         if slot not in connection.cache:
             received_ms = int(request.received_s * 1000)
             connection.cache[slot] = (self._quotas.generation, connection.user, request.client_id, bucket, received_ms)

@@ -27,8 +27,8 @@ import structlog
 import trio
 
 from headrace.proxy.admin.escaping import json_text
-from headrace.proxy.network.connection_rates import counted_address
 from headrace.proxy.wire.other_protocols import NEEDED_BYTES, TLS, other_protocol
+from headrace.quota_callbacks.client_addresses import counted_address
 
 if TYPE_CHECKING:
     from headrace.proxy.admin.turns import AdminTurns

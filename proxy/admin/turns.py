@@ -14,9 +14,10 @@ from typing import TYPE_CHECKING, Final
 
 import trio
 
-from headrace.proxy.network.connection_rates import ConnectionRates, counted_address
+from headrace.proxy.network.connection_rates import ConnectionRates
 from headrace.proxy.network.tls.handshake_turns import TurnsByAddress, end_of_pause
 from headrace.quota_callbacks.buckets.sampled_rate import Window
+from headrace.quota_callbacks.client_addresses import counted_address
 
 if TYPE_CHECKING:
     from types import TracebackType

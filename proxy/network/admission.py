@@ -23,9 +23,10 @@ import structlog
 import trio
 
 from headrace.proxy.network.connection_counts import ConnectionCounts
-from headrace.proxy.network.connection_rates import ConnectionRates, counted_address
+from headrace.proxy.network.connection_rates import ConnectionRates
 from headrace.proxy.network.overload import Overload
 from headrace.proxy.repeated_lines import RepeatedLines
+from headrace.quota_callbacks.client_addresses import counted_address
 from headrace.quota_callbacks.definitions import canonical_ip
 from headrace.quota_callbacks.entities import DEFAULT
 

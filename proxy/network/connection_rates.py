@@ -9,7 +9,6 @@ milliseconds.
 
 from __future__ import annotations
 
-import socket
 from collections import OrderedDict
 from typing import TYPE_CHECKING, Final
 
@@ -24,24 +23,6 @@ MAX_ADDRESSES: Final = 16_384
 With the default of ``limits.max_connection_rate`` at most 11,000 connections are served in a window, so none is
 forgotten too early. A rate needs up to 1.5 KiB.
 """
-_IPV6_MAPPED: Final = "::ffff:"
-_IPV6_PREFIX_BYTES: Final = 8
-"""A /64, the smallest network that a site is assigned (RFC 6177): its owner has all of its addresses."""
-
-
-def without_mapping(host: str) -> str:
-    """Return an IPv4 address in IPv6 notation (``::ffff:192.0.2.1``) as an IPv4 address, and others as they are."""
-    return host.removeprefix(_IPV6_MAPPED) if host.startswith(_IPV6_MAPPED) and "." in host else host
-
-
-def counted_address(host: str) -> str:
-    """Return the address or network for which an address is counted: an IPv4 address for itself, also in IPv6 notation
-    (``::ffff:192.0.2.1``), and an IPv6 address for its /64."""
-    host = without_mapping(host)
-    if ":" not in host:
-        return host
-    prefix = socket.inet_pton(socket.AF_INET6, host.partition("%")[0])[:_IPV6_PREFIX_BYTES]
-    return socket.inet_ntop(socket.AF_INET6, prefix.ljust(16, b"\0")) + "/64"
 
 
 class ConnectionRates:

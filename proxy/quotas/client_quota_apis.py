@@ -69,7 +69,7 @@ OF_BROKERS: Final = "brokers."
 """The prefix of the names of the brokers' own quotas in a description."""
 
 
-class QuotasOfBrokers(Protocol):
+class KnownBrokersQuotas(Protocol):
     """The quotas that were set at the brokers themselves, as far as the proxy has read them."""
 
     quotas: Mapping[QuotaEntity, Mapping[str, float]]
@@ -94,7 +94,7 @@ class ClientQuotaApis:
         self._follower = follower
         self._ask_plugins = ask_plugins
         self.permissions = Permissions()
-        self.brokers: QuotasOfBrokers | None = None
+        self.brokers: KnownBrokersQuotas | None = None
         """The brokers' own quotas. ``shows_brokers`` is whether they are described, too."""
         self.shows_brokers = False
         self.max_reply_bytes = 64 * 2**20

@@ -10,10 +10,10 @@ argument.
 
 from __future__ import annotations
 
-import ipaddress
 from typing import TYPE_CHECKING, Final
 
 from headrace.quota_callbacks.buckets.quota_bucket import NEVER_USED
+from headrace.quota_callbacks.client_addresses import counted_address
 
 if TYPE_CHECKING:
     from collections.abc import Generator
@@ -33,9 +33,6 @@ IDLE_EXPIRY_MS: Final = 3_600_000
 
 STEP: Final = 32
 """Buckets that `BucketTable.sweep` looks at between two points where other tasks may run: less than 0.1 ms."""
-
-_IPV6_PREFIX: Final = 64
-_IPV6_MAPPED: Final = "::ffff:"
 
 BucketName = tuple[str, "Tags"]
 
@@ -128,12 +125,4 @@ def owner_of(connection: Connection, chosen: str, tags: Tags) -> Owner | None:
     """
     if not chosen or chosen == connection.user or all(value != chosen for _, value in tags):
         return None
-    return connection.user, network_of(connection.peer.host)
-
-
-def network_of(host: str) -> str:
-    """Return the address, or for IPv6 the /64, of a client: one subscriber usually has all of these addresses."""
-    host = host.removeprefix(_IPV6_MAPPED)
-    if ":" not in host:
-        return host
-    return str(ipaddress.ip_network((host.partition("%")[0], _IPV6_PREFIX), strict=False))
+    return connection.user, counted_address(connection.peer.host)

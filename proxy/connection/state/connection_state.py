@@ -17,7 +17,7 @@ import trio
 from headrace.proxy.connection.state.client_sasl import ClientSasl
 from headrace.proxy.connection.state.in_flight import HANDSHAKES_IN_FLIGHT, Exchange, InFlight, description_of
 from headrace.proxy.connection.state.muting import Mute
-from headrace.proxy.network.connection_rates import counted_address
+from headrace.quota_callbacks.client_addresses import counted_address
 from headrace.quota_callbacks.entities import ANONYMOUS
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final, TypeVar, cast
 
 import trio
 
-from headrace.proxy.network.connection_rates import counted_address
+from headrace.quota_callbacks.client_addresses import counted_address
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 import structlog
 
-from headrace.proxy.network.connection_rates import counted_address
+from headrace.quota_callbacks.client_addresses import counted_address
 
 if TYPE_CHECKING:
     from headrace.proxy.connection.state.connection_state import ConnectionState

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 import trio
 
 from headrace.proxy.long_work import FairLock
-from headrace.proxy.network.connection_rates import counted_address
+from headrace.quota_callbacks.client_addresses import counted_address
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Final
 import trio
 
 from headrace.proxy.errors import ClientFault, ClientGone
-from headrace.proxy.network.connection_rates import counted_address
 from headrace.proxy.network.tls.handshake_turns import TurnsByAddress
+from headrace.quota_callbacks.client_addresses import counted_address
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

@@ -13,7 +13,7 @@ import trio
 from headrace.proxy.counters import Counters
 from headrace.proxy.network import admission, connection_rates
 from headrace.proxy.network.admission import Admission, AdmissionLimits
-from headrace.proxy.network.connection_rates import ConnectionRates, counted_address
+from headrace.proxy.network.connection_rates import ConnectionRates
 from headrace.proxy.network.listening_sockets import (
     ACCEPTS_A_TURN,
     ListeningSocket,
@@ -40,22 +40,6 @@ UNLIMITED = AdmissionLimits(
     max_connection_rate_per_ip=0,
     per_ip_exempt=(),
 )
-
-
-@pytest.mark.parametrize(
-    ("host", "counted"),
-    [
-        ("192.0.2.1", "192.0.2.1"),
-        ("::ffff:192.0.2.1", "192.0.2.1"),
-        ("2001:db8:1:2:3:4:5:6", "2001:db8:1:2::/64"),
-        ("2001:db8:1:2::", "2001:db8:1:2::/64"),
-        ("2001:db8:1:3::1", "2001:db8:1:3::/64"),
-        ("fe80::1%eth0", "fe80::/64"),
-        ("::1", "::/64"),
-    ],
-)
-def test_what_an_address_is_counted_as(host: str, counted: str) -> None:
-    assert counted_address(host) == counted
 
 
 def test_an_address_over_its_rate_waits_until_one_more_fits() -> None:
