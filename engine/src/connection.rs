@@ -23,6 +23,9 @@ use crate::walks::produce::ProduceSteps;
 use crate::walks::produce_reply;
 use crate::walks::{Steps, Walk};
 
+/// Requests in flight whose memory is not counted, as in `InFlight` of `headrace.proxy.connection.state`.
+const UNCOUNTED_REQUESTS: usize = 16;
+
 /// Number of reads of one connection before other connections have their turn.
 const READS_A_TURN: usize = 8;
 
@@ -455,7 +458,8 @@ impl Connection {
         };
         let arrives = has_begun && self.requests.unsent.is_empty();
         progress.arriving.store(u64::from(arrives), Ordering::Relaxed);
-        let held = self.requests.tail.len()
+        let held = self.in_flight.len().saturating_sub(UNCOUNTED_REQUESTS) * size_of::<Exchange>()
+            + self.requests.tail.len()
             + self.replies.tail.len()
             + self.requests.unsent.held()
             + self.replies.unsent.held()

@@ -19,6 +19,7 @@ from headrace.proxy.connection.reply_edits import (
 )
 from headrace.proxy.connection.state.reply_actions import Settle
 from headrace.proxy.wire.heads import LENGTH_BYTES
+from headrace.proxy.wire.messages.scalars import TooManyRows
 from headrace.proxy.wire.mutations import MUTATIONS, read_topic_errors_in_steps
 from headrace.proxy.wire.walks.fetched_topics import FetchedTopicsWalk, read_share_fetched
 from headrace.proxy.wire.walks.produce_reply import read_refused
@@ -78,7 +79,7 @@ def edited_in_steps(state: ConnectionState, exchange: Exchange, action: Settle |
             errors = yield from read_topic_errors_in_steps(exchange.api_key, exchange.api_version, body)
             exchange.topic_errors = {**(exchange.topic_errors or {}), **errors}
         else:
-            _read_outcome(exchange, body)
+            _read_outcome(exchange, body, state.limits.max_request_rows)
         now_s = state.shared.clock()  # a large reply has waited for its turn
         enforce_on_reply(state, exchange, now_s)
         if exchange.read_fetched:
@@ -96,14 +97,17 @@ def edited_in_steps(state: ConnectionState, exchange: Exchange, action: Settle |
     return (yield from amended_in_steps(state, exchange, edited, LENGTH_BYTES + exchange.response_header_bytes))
 
 
-def _read_outcome(exchange: Exchange, body: memoryview) -> None:
-    """Read from a reply what quota callbacks need to know of it."""
+def _read_outcome(exchange: Exchange, body: memoryview, max_rows: int) -> None:
+    """Read from a reply what quota callbacks need to know of it. Raises `ClientFault` for more than ``max_rows``."""
     api_key, version = exchange.api_key, exchange.api_version
     if api_key == ApiKey.PRODUCE:
-        exchange.refused = read_refused(body, version)
+        try:
+            exchange.refused = read_refused(body, version, max_rows)
+        except TooManyRows:
+            raise too_many_rows(api_key, max_rows) from None
     elif api_key == ApiKey.FETCH:
         walk = FetchedTopicsWalk(version, len(body))
-        walk.walk(memoryview(bytearray(body)), 0, len(body))
+        walk.walk_whole(memoryview(bytearray(body)))
         exchange.fetched_bytes = walk.by_topic
     elif api_key == ApiKey.SHARE_FETCH:
         exchange.fetched_bytes = read_share_fetched(version, body)

@@ -72,6 +72,13 @@ def merge_reply_in_steps(state: ConnectionState, exchange: Exchange, frame: byte
     return _with_body(frame, body_at, merged)
 
 
+def too_many_rows(api_key: int, max_rows: int) -> ClientFault:
+    """Return the error for a reply that has more rows than a request may have."""
+    return ClientFault(
+        f"{API_NAMES[api_key]} asked for so much that its reply has more than limits.max_request_rows = {max_rows} rows"
+    )
+
+
 def _throttle_of(state: ConnectionState, exchange: Exchange) -> Callable[[int], int]:
     """Return the function that gives the throttle time to send for that of the broker, both in milliseconds."""
     now_s = state.shared.clock()
@@ -135,7 +142,7 @@ def _edit_produce(
     try:
         throttle_at, hints_at = find_produce_tail(body, version, max_rows)
     except TooManyRows:
-        raise _too_many_rows(ApiKey.PRODUCE, max_rows) from None
+        raise too_many_rows(ApiKey.PRODUCE, max_rows) from None
     if throttle_at is None:
         throttle(0)
         return body
@@ -153,16 +160,10 @@ def _edit_produce(
     return bytes(patched)
 
 
-def _too_many_rows(api_key: int, max_rows: int) -> ClientFault:
-    return ClientFault(
-        f"{API_NAMES[api_key]} asked for so much that its reply has more than limits.max_request_rows = {max_rows} rows"
-    )
-
-
 def _without_hints(body: memoryview) -> memoryview:
     """Return the body of a Fetch reply with its leader hints made inert."""
     changed = memoryview(bytearray(body))
-    FetchWalk(len(changed)).walk(changed, 0, len(changed))
+    FetchWalk(len(changed)).walk_whole(changed)
     return changed
 
 
@@ -172,7 +173,7 @@ def _edit_endpoints_in_steps(
     if exchange.api_key in _ANSWERED_BY_ROWS:
         max_rows = state.limits.max_request_rows
         if has_more_rows(f"{API_NAMES[exchange.api_key]}Response", exchange.api_version, body, max_rows):
-            raise _too_many_rows(exchange.api_key, max_rows)
+            raise too_many_rows(exchange.api_key, max_rows)
     topology, at = state.listener.topology, exchange.layout.throttle_at
     throttle_ms = None
     if at is not None and len(body) >= at + 4:

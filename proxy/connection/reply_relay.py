@@ -202,6 +202,9 @@ class ReplyRelay(Relay):
                         self._collected(frame)
             elif self.walk is not None:
                 self.walk_on(self.walk, at, end)
+                if self.walk.pauses:
+                    self.held = self._upstream.may_read = True  # to be called again, after others
+                    break
             else:
                 scanner.advance()
             if self._is_over():

@@ -9,7 +9,7 @@ waiting is processed by `WholeRequests.collected`. One that waits for a broker's
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from headrace.proxy.connection.authorization.denials import Denial, answer_denial
 from headrace.proxy.connection.authorization.requests import (
@@ -65,6 +65,11 @@ if TYPE_CHECKING:
     from headrace.quota_callbacks.verdicts import Refuse
 
     Forward = Callable[[Exchange, bytes, float], None]
+
+
+DECODED_BYTES: Final = 12
+"""Memory by byte of a large request that changes topics: its topics, what they cost, its validation by the broker, and
+what is refused of it. A topic of CreateTopics has 16 bytes or more, and takes up to 200."""
 
 
 class Pending:
@@ -264,6 +269,9 @@ class WholeRequests:
             exchange.reply = Settle()
             await self._let_others_run(len(body), watch)
             self._check_rows(exchange, body)
+            if len(body) > LONG_STEP_BYTES:
+                state.in_flight.hold(exchange, DECODED_BYTES * len(body))
+                state.in_flight.count_held()
             await self._let_others_run(len(body), watch)
             known_reply = await look_up(state, exchange, body, watch)
             await self._let_others_run(len(body), watch)

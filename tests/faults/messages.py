@@ -5,6 +5,10 @@ from __future__ import annotations
 import struct
 import time
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 PRODUCE, FETCH, LIST_OFFSETS, METADATA, HEARTBEAT, SASL_HANDSHAKE, API_VERSIONS = 0, 1, 2, 3, 12, 17, 18
 
@@ -41,16 +45,18 @@ def request(api_key: int, version: int, correlation_id: int, body: bytes = b"", 
     return frame(struct.pack(">hhi", api_key, version, correlation_id) + string(client_id) + body)
 
 
-def batch(value: bytes, count: int = 1) -> bytes:
-    """A record batch (format v2) of `count` records, each with `value` and no key, of no producer id."""
-    records = b"".join(_record(number, value) for number in range(count))
-    checked = struct.pack(">hiqqqhii", 0, count - 1, TIMESTAMP_MS, TIMESTAMP_MS, -1, -1, -1, count) + records
+def batch(value: bytes, count: int = 1, *, timestamp_ms: int = TIMESTAMP_MS, deltas: Sequence[int] = (0,)) -> bytes:
+    """A record batch (format v2) of `count` records, each with `value` and no key, of no producer id. Their timestamps
+    are `timestamp_ms` and the `deltas` in turn."""
+    records = b"".join(_record(number, value, deltas[number % len(deltas)]) for number in range(count))
+    latest_ms = timestamp_ms + max(deltas)
+    checked = struct.pack(">hiqqqhii", 0, count - 1, timestamp_ms, latest_ms, -1, -1, -1, count) + records
     behind_length = struct.pack(">ibI", -1, 2, _crc32c(checked)) + checked
     return struct.pack(">qi", 0, len(behind_length)) + behind_length
 
 
-def _record(number: int, value: bytes) -> bytes:
-    body = b"\0" + _varint(0) + _varint(number) + _varint(-1) + _varint(len(value)) + value + _varint(0)
+def _record(number: int, value: bytes, delta_ms: int) -> bytes:
+    body = b"\0" + _varint(delta_ms) + _varint(number) + _varint(-1) + _varint(len(value)) + value + _varint(0)
     return _varint(len(body)) + body
 
 

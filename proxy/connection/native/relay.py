@@ -384,6 +384,7 @@ class NativeRelay:
             exchange = exchange_of(state, row, enforced=self._enforced)
             state.current = exchange
             state.in_flight.add(exchange)
+        state.in_flight.count_held()
         first, last = state.in_flight.first, state.current
         if first is None or last is None or not rest.in_flight:
             return

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import structlog
 
+from headrace.proxy.errors import ClientFault
 from headrace.proxy.wire.errors import MalformedFrame
 from headrace.proxy.wire.headerless_tokens import HeaderlessTokens
 from headrace.proxy.wire.heads import LENGTH_BYTES
@@ -243,6 +244,11 @@ class Authentication:
             offered = ", ".join(reply["mechanisms"]) or "none"
             self._on_refused(attempt.mechanism, None, f"{_error(reply)}: the broker offers {offered}")
             self._end(attempt)
+        elif version == 0 and self.accepted:
+            raise ClientFault(
+                "a SaslHandshake v0 to authenticate again: its tokens have no headers, so that the broker's refusal could"
+                " not be distinguished from other replies; clients that authenticate again use v1 (KIP-368)"
+            )
         else:
             attempt.agreed = True
             self._connection.mechanism = attempt.mechanism

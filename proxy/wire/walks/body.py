@@ -109,6 +109,12 @@ class BodyWalk:
             raise MalformedFrame(f"{self.what}'s fields reach beyond its frame")
         return position
 
+    def walk_whole(self, body: Buffer) -> None:
+        """Process a body that has arrived completely, without regard to `most_steps`."""
+        position = 0
+        while not self.done:
+            position = self.walk(body, position, len(body))
+
     def passed_outside(self, count: int) -> None:
         """Account for ``count`` bytes of `skip_left` that were forwarded outside of a window."""
         self.skip_left -= count

@@ -36,6 +36,7 @@ class FetchWalk(BodyWalk):
     __slots__ = ("_count", "_partitions", "_topics", "hints")
 
     what = "a Fetch reply"
+    most_steps = 1500  # some 1.5 ms: a partition without records may have 36 bytes, so that a read can contain 1,800
 
     def __init__(self, body_bytes: int) -> None:
         super().__init__(body_bytes)

@@ -48,7 +48,8 @@ def find_produce_tail(body: Buffer, version: int, max_rows: int = sys.maxsize) -
 
     An offset is in bytes, and ``None`` if the field is missing (version 0 has no throttle time). Raises
     `UnknownMessage` for a version above 13, `MalformedMessage` for a body that violates the schema, and `TooManyRows`
-    for more than ``max_rows`` topics and partitions, each of which takes time.
+    for more than ``max_rows`` topics, partitions, and record errors of other lengths than the one before, each of which
+    takes time.
     """
     if not 0 <= version <= _MAX_VERSION:
         raise UnknownMessage(f"no schema for ProduceResponse v{version}: known are 0 to {_MAX_VERSION}")
@@ -69,7 +70,7 @@ def find_produce_tail(body: Buffer, version: int, max_rows: int = sys.maxsize) -
     return throttle_at, hints_at
 
 
-def read_refused(body: Buffer, version: int) -> set[tuple[str | bytes, int]]:
+def read_refused(body: Buffer, version: int, max_rows: int = sys.maxsize) -> set[tuple[str | bytes, int]]:
     """Return topic (name, or from v13 on id) and index of the partitions that the broker did not append to.
 
     The errors of `_APPENDED` occur after the leader has appended the records. Raises the errors of `find_produce_tail`.
@@ -78,16 +79,17 @@ def read_refused(body: Buffer, version: int) -> set[tuple[str | bytes, int]]:
         raise UnknownMessage(f"no schema for ProduceResponse v{version}: known are 0 to {_MAX_VERSION}")
     data = bytes(body)
     try:
-        return _read_refused(data, version)
+        return _read_refused(data, version, max_rows)
     except Broken as broken:
         raise malformed("ProduceResponse", version, broken) from broken
     except (IndexError, struct.error) as error:
         raise malformed("ProduceResponse", version, Broken(len(data), "the message ends too early")) from error
 
 
-def _read_refused(data: bytes, version: int) -> set[tuple[str | bytes, int]]:
+def _read_refused(data: bytes, version: int, max_rows: int) -> set[tuple[str | bytes, int]]:
     width, flexible = _PARTITION_BYTES[version], version >= 9
     refused: set[tuple[str | bytes, int]] = set()
+    left = max_rows
     topics, at = _read_count(data, 0, version)
     for _ in range(topics):
         name_at = at
@@ -106,10 +108,9 @@ def _read_refused(data: bytes, version: int) -> set[tuple[str | bytes, int]]:
             if _INT16(data, at + 4)[0] not in _APPENDED:
                 refused.add((topic, _INT32(data, at)[0]))
             at += width
-            if flexible:
-                at = _skip_flexible_errors(data, at)
-            elif version == 8:
-                at = _skip_plain_errors(data, at)
+            if version >= 8:
+                at, errors = _skip_flexible_errors(data, at, left) if flexible else _skip_plain_errors(data, at, left)
+                left -= errors
         if flexible:
             at = skip_tags(data, at)
     return refused
@@ -145,15 +146,17 @@ def _skip_plain(data: bytes, version: int, max_rows: int) -> int:
             at += count * width
             continue
         for _ in range(count):
-            at = _skip_plain_errors(data, at + width)
+            at, errors = _skip_plain_errors(data, at + width, max_rows - rows)
+            rows += errors
     return at
 
 
-def _skip_plain_errors(data: bytes, at: int) -> int:
-    """Skip ``record_errors`` and ``error_message`` of version 8."""
+def _skip_plain_errors(data: bytes, at: int, max_rows: int) -> tuple[int, int]:
+    """Skip ``record_errors`` and ``error_message`` of version 8; return as `_skip_record_errors`."""
     errors: int = _INT32(data, at)[0]
     _check(data, at, at + 4, errors, 6)
-    return _skip_plain_string(data, _skip_record_errors(data, at + 4, errors, flexible=False))
+    at, rows = _skip_record_errors(data, at + 4, errors, max_rows, flexible=False)
+    return _skip_plain_string(data, at), rows
 
 
 def _skip_plain_string(data: bytes, at: int) -> int:
@@ -177,34 +180,49 @@ def _skip_flexible(data: bytes, version: int, max_rows: int) -> int:
         _check_rows(rows, max_rows)
         for _ in range(partitions):
             at += width
-            at = at + 3 if data.startswith(_NO_ERRORS, at) else _skip_flexible_errors(data, at)
+            if data.startswith(_NO_ERRORS, at):
+                at += 3
+            else:
+                at, errors = _skip_flexible_errors(data, at, max_rows - rows)
+                rows += errors
         at = skip_tags(data, at)
     return at
 
 
-def _skip_flexible_errors(data: bytes, at: int) -> int:
-    """Skip ``record_errors``, ``error_message`` and tagged fields of a partition, from version 9 on."""
+def _skip_flexible_errors(data: bytes, at: int, max_rows: int) -> tuple[int, int]:
+    """Skip ``record_errors``, ``error_message`` and tagged fields of a partition, from version 9 on; return as
+    `_skip_record_errors`."""
     errors, at = _count(data, at)
-    at = _skip_record_errors(data, at, errors, flexible=True)
-    return skip_tags(data, _skip_compact(data, at))
+    at, rows = _skip_record_errors(data, at, errors, max_rows, flexible=True)
+    return skip_tags(data, _skip_compact(data, at)), rows
 
 
-def _skip_record_errors(data: bytes, at: int, count: int, *, flexible: bool) -> int:
-    """Skip ``count`` record errors: an index and a message each.
+def _skip_record_errors(data: bytes, at: int, count: int, max_rows: int, *, flexible: bool) -> tuple[int, int]:
+    """Skip ``count`` record errors: an index and a message each. Return the position after them, and how many had to be
+    skipped by themselves, which are rows.
 
-    A batch of a million invalid records has as many, with messages of a few lengths, so those of one length are skipped
-    together: the bytes that determine an element's length are compared over all of them.
+    A batch of a million invalid records has as many, with messages of a few lengths. After two of the same length, those
+    that follow are skipped together: the bytes that determine an element's length are compared over 2, 4, 8, ... of
+    them until one differs. Raises `TooManyRows` for more than ``max_rows`` rows.
     """
+    rows = width = 0
     while count:
-        begin = at
+        rows += 1
+        _check_rows(rows, max_rows)
+        begin, last_width = at, width
         at = skip_tags(data, _skip_compact(data, at + 4)) if flexible else _skip_plain_string(data, at + 4)
         width, count = at - begin, count - 1
-        alike = min(count, max(len(data) - at, 0) // width)
-        for offset in _shape(data, begin, at, flexible=flexible) if alike else ():
-            column = data[at + offset : at + alike * width : width]
-            alike = len(column) - len(column.lstrip(data[begin + offset : begin + offset + 1]))
-        at, count = at + alike * width, count - alike
-    return at
+        if width != last_width:
+            continue
+        shape = _shape(data, begin, at, flexible=flexible)
+        compared = alike = 1
+        while alike == compared and (compared := min(2 * compared, count, max(len(data) - at, 0) // width)):
+            alike = compared
+            for offset in shape:
+                column = data[at + offset : at + alike * width : width]
+                alike = len(column) - len(column.lstrip(data[begin + offset : begin + offset + 1]))
+            at, count = at + alike * width, count - alike
+    return at, rows
 
 
 def _shape(data: bytes, begin: int, end: int, *, flexible: bool) -> tuple[int, ...]:

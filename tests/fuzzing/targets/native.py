@@ -345,6 +345,8 @@ def _expected_replies(stream: bytes, asked: list[tuple[int, int, int]], credit: 
             walk = FetchWalk(end - at - body_at)
             try:
                 reached = walk.walk(edited, at + body_at, len(edited))
+                while walk.pauses:
+                    reached = walk.walk(edited, reached, len(edited))
             except MalformedFrame:
                 fault, most = ("upstream", 0), min(end, len(edited))
                 break

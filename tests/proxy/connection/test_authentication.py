@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 from typing import TYPE_CHECKING
 
 import pytest
@@ -173,6 +174,20 @@ async def test_a_login_that_is_begun_again_does_not_prolong_the_session(autojump
         await shake(book, "PLAIN")
         await exchange(book, b"the first of several tokens", session_lifetime_ms=0)
         assert book.connection.authentication.session_end_s == ends_s
+
+
+async def test_a_second_login_by_tokens_without_headers_is_refused(autojump_clock: MockClock) -> None:
+    """A broker delays the refusal of a token, and sends none for a token without a header: what it answers meanwhile
+    would be taken for the answer to the token."""
+    async with open_book(plugins=plugins()) as book:
+        await shake(book, "PLAIN")
+        await exchange(book, ALICE, session_lifetime_ms=LIFETIME_MS)
+        await trio.sleep(REPEATED_AFTER_S)
+        await book.client.sends(request(HANDSHAKE, 0, 3, mechanism="PLAIN"), struct.pack(">i", len(BOB)) + BOB)
+        assert await book.broker.receives() == request(HANDSHAKE, 0, 3, mechanism="PLAIN")
+        await book.broker.sends(reply(HANDSHAKE, 0, 3, mechanisms=["PLAIN"]))
+        await book.client.receives_the_end()
+        assert user(book) == "alice"
 
 
 async def test_reauthentication(autojump_clock: MockClock) -> None:

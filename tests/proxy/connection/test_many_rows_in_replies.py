@@ -29,9 +29,16 @@ def produced(*counts: int) -> Message:
     return {"responses": [{"partition_responses": partitions(count)} for count in counts]}
 
 
+def refused(errors: int) -> Message:
+    """A partition with record errors whose texts have two lengths in turn."""
+    texts = [{"batch_index": index, "batch_index_error_message": "x" * (20 + index % 2)} for index in range(errors)]
+    return {"responses": [{"partition_responses": [{"index": 0, "error_code": 32, "record_errors": texts}]}]}
+
+
 REPLIES: Final[list[tuple[ApiKey, int, Message, Message]]] = [
     *((ApiKey.PRODUCE, version, produced(49, 49), produced(49, 50)) for version in (3, 8, 9, 13)),
     (ApiKey.PRODUCE, 7, produced(*[0] * 100), produced(*[0] * 101)),
+    *((ApiKey.PRODUCE, version, refused(98), refused(99)) for version in (8, 9, 13)),
     (ApiKey.PRODUCE, 10, {**produced(99), "node_endpoints": HINTS}, {**produced(100), "node_endpoints": HINTS}),
     (
         ApiKey.FIND_COORDINATOR,

@@ -338,6 +338,20 @@ async def test_a_request_that_waits_counts_as_memory(autojump_clock: MockClock) 
         assert (book.connection.memory_bytes, held.count) == (0, 0)
 
 
+async def test_the_decoded_topics_of_a_large_request_count_as_memory(autojump_clock: MockClock) -> None:
+    """Its validation waits at the broker, as it does behind a Fetch that the broker does not answer yet."""
+    async with open_book(quotas=quota(2), windows=WINDOWS) as book:
+        names = [f"topic-{number}" for number in range(900)]
+        await book.client.sends(create(6, *((name, 1) for name in names)))
+        await book.upstream.wait_for_dial(1)
+        for _ in ("the validation", "the request"):
+            await book.broker.receives()
+            assert book.connection.memory_bytes > 12 * 16 * 1024
+            await book.broker.sends(created(6, *names))
+        await book.client.receives()
+        assert (book.connection.memory_bytes, held.count) == (0, 0)
+
+
 async def test_observed_mutations_are_refused_to_nobody(autojump_clock: MockClock) -> None:
     async with open_book(quotas=quota(2, QuotaPolicy(observe=True)), windows=WINDOWS) as book:
         await book.round_trip(create(6, ("a", 40)), created(6, "a"))

@@ -484,3 +484,14 @@ def test_edited_apis_have_no_row() -> None:
             rest = wire.returned()
             assert (rest.reason, rest.request_tail + wire.unread("client")) == ("request", frame), api_key
     engine.stop()
+
+
+def test_many_requests_in_flight_count_as_memory(engine: Any) -> None:
+    with Wire(engine, most_in_flight=1000) as wire:
+        for count, counted in ((16, 0), (17, 1), (500, 484)):
+            wire.send_read("client", BEAT * (count - wire.progress.in_flight))
+            wire.until(lambda count=count: wire.progress.in_flight == count)
+            assert 24 * counted <= wire.progress.held <= 80 * counted
+        wire.send_read("broker", b"".join(BEATEN for _ in range(490)))
+        wire.until(lambda: wire.progress.in_flight == 10)
+        assert wire.progress.held == 0

@@ -21,6 +21,7 @@ from tests.faults.proxy_log import JSON_LOG, assert_no_traceback
 from tests.faults.raw_client import RawClient
 from tests.security.loop_turns import no_long_turn
 from tests.security.quotas.test_unaccepted_clients import CREATE_TOPICS, SASL_AUTHENTICATE
+from tests.security.topics import create_topic
 from tests.shared_cluster import LISTENER
 
 if TYPE_CHECKING:
@@ -189,6 +190,22 @@ def test_a_request_of_many_rows_does_not_stall_others(open_proxy: ProxyProcess, 
     with no_long_turn(open_proxy):
         assert all(is_closed_after(open_proxy, frame) for _ in range(3))
     eventually(lambda: setting in open_proxy.log, "the setting is named")
+
+
+def test_a_reply_of_many_record_errors_does_not_stall_others(open_proxy: ProxyProcess, kafka: FirstBroker) -> None:
+    """The broker names the fault of each record: timestamps of the year 2286, of 13 and 14 digits in turn, so that the
+    texts have two lengths. A million bytes of records have 3 MB of texts, and 5,000 errors are still answered."""
+    topic = create_topic(kafka, "record-errors")
+    many, few = (messages.batch(b"", count, timestamp_ms=10**13 - 1, deltas=(0, 1)) for count in (90_000, 5_000))
+    with no_long_turn(open_proxy):
+        assert all(
+            is_closed_after(open_proxy, messages.request(messages.PRODUCE, 8, 1, messages.produce_body(topic, many)))
+            for _ in range(3)
+        )
+        with RawClient(open_proxy.port) as client:
+            reply = client.call(messages.PRODUCE, 8, messages.produce_body(topic, few))
+    assert reply.count(b"Timestamp 10000000000000 of message with offset") == 2_500
+    eventually(lambda: "its reply has more than limits.max_request_rows = 10000" in open_proxy.log, "it is named")
 
 
 def test_as_many_topics_as_allowed_do_not_stall_others(security: Security) -> None:

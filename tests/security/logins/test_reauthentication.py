@@ -46,9 +46,11 @@ def proxy(kafka: FirstBroker, tmp_path: Path) -> Iterator[ProxyProcess]:
         yield process
 
 
-def login(user: str) -> bytes:
-    """Return a SaslHandshake and a SaslAuthenticate, with the same correlation id."""
+def login(user: str, version: int = 1) -> bytes:
+    """Return a SaslHandshake and a SaslAuthenticate, with the same correlation id; for v0 with a token alone."""
     body = messages.plain_token(user, SECRETS[user])
+    if version == 0:
+        return messages.request(messages.SASL_HANDSHAKE, 0, SAME_ID, messages.string("PLAIN")) + body
     return messages.request(messages.SASL_HANDSHAKE, 1, SAME_ID, messages.string("PLAIN")) + messages.request(
         ApiKey.SASL_AUTHENTICATE.value, 1, SAME_ID, body
     )
@@ -64,10 +66,12 @@ def replies(client: RawClient) -> list[bytes]:
         return found
 
 
+@pytest.mark.parametrize("version", [0, 1])
 def test_what_follows_the_login_of_another_user_is_not_taken_for_its_answer(
-    kafka: FirstBroker, proxy: ProxyProcess
+    kafka: FirstBroker, proxy: ProxyProcess, version: int
 ) -> None:
-    """A broker delays its refusal to change the user of a connection, and answers the requests behind it first."""
+    """A broker delays its refusal to change the user of a connection, and answers the requests behind it first. To a
+    token without a header, which follows a SaslHandshake v0, it sends no refusal at all."""
     port_of_broker = struct.pack(">i", int(kafka.addresses(SHORT_SESSIONS).rpartition(":")[2]))
     metadata = messages.request(ApiKey.METADATA.value, 4, SAME_ID, struct.pack(">i?", 0, False))
     alteration = messages.request(ApiKey.ALTER_CLIENT_QUOTAS.value, 0, SAME_ID, ALTERATION)
@@ -75,7 +79,7 @@ def test_what_follows_the_login_of_another_user_is_not_taken_for_its_answer(
         client.send(login("bob"))
         assert [client.reply()[0] for _ in range(2)] == [SAME_ID, SAME_ID]
         time.sleep(REPEATED_AFTER_S)
-        client.send(login("alice") + metadata + metadata + alteration)
+        client.send(login("alice", version) + metadata + metadata + alteration)
         found = replies(client)
     assert all(port_of_broker not in each for each in found), "no reply has the address of a broker"
     with RawClient(proxy.port) as client:

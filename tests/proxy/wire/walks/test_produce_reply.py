@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import tracemalloc
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ from hypothesis import strategies as st
 
 from headrace.proxy.wire.errors import UnknownMessage
 from headrace.proxy.wire.messages.codec import MalformedMessage, encode
+from headrace.proxy.wire.messages.scalars import TooManyRows
 from headrace.proxy.wire.walks.produce_reply import find_produce_tail, read_refused
 
 APPENDED = {0, 7, 20}
@@ -103,3 +105,22 @@ def test_many_record_errors_are_skipped_together(version: int, message: str | No
     finally:
         sys.setprofile(None)
     assert calls < 200
+
+
+@pytest.mark.parametrize("version", [8, 13])
+@pytest.mark.parametrize("lengths", [(20, 21), (20, 20, 21), (20, 20, 20, 20, 21)])
+def test_record_errors_of_many_lengths_are_rows_and_take_no_time_for_those_behind_them(
+    version: int, lengths: tuple[int, ...]
+) -> None:
+    """A comparison copies bytes of all elements that it concerns, so the memory shows how many they are."""
+    body = with_errors(version, ["x" * lengths[index % len(lengths)] for index in range(20_000)])
+    tracemalloc.start()
+    try:
+        for read in (find_produce_tail, read_refused):
+            with pytest.raises(TooManyRows):
+                read(body, version, 5_000)
+            read(body, version, 20_010)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < 4000
