@@ -93,7 +93,7 @@ class MetricsPage:
         )
         yield _gauge(
             "muted_connections",
-            "Number of client connections that are muted because of a quota (Kafka: queue-size).",
+            "Number of client connections that are muted by a quota of the proxy or a throttle of a broker.",
             muted,
         )
         yield _gauge(
