@@ -160,7 +160,7 @@ def _too_many_rows(api_key: int, max_rows: int) -> ClientFault:
 
 
 def _without_hints(body: memoryview) -> memoryview:
-    """Return the body of a Fetch reply with its leader hints made inert."""
+    """Return the body of a Fetch reply with its leader hints hidden."""
     changed = memoryview(bytearray(body))
     FetchWalk(len(changed)).walk(changed, 0, len(changed))
     return changed

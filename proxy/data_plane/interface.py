@@ -27,7 +27,7 @@ class NativeRelayState(Protocol):
 
     @property
     def hints_hidden(self) -> int:
-        """Number of replies in which hints to other leaders were made inert, natively."""
+        """Number of replies in which hints to other leaders were hidden, natively."""
 
     def note_request(self) -> None:
         """Note that the control plane has read a request."""
