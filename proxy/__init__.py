@@ -8,7 +8,7 @@ A package or module imports only from those that are listed below it.
     server          starting, serving, reloading, draining and stopping
     admin           the HTTP server for operators, and its client
     connection      one client's connection: relays, whole requests, replies, authentication
-    data_plane      native threads that relay connections while nothing is decided
+    data_plane      native threads that relay connections for as long as no quota or plugin has to decide
     hooks           loading and calling plugins; combining their verdicts
     network         sockets, listeners, upstream, topology
     kafka_client    an admin client of Kafka brokers: client quotas and topics

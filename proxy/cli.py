@@ -232,7 +232,8 @@ def enforcement(state: str, admin: AdminServerClient) -> None:
 @main.command()
 @reaches_admin
 def ready(admin: AdminServerClient) -> None:
-    """Report whether the running proxy is ready for clients, with the exit status 0, or the reasons why it is not.
+    """Print "ready" and exit with status 0 if the running proxy is ready for clients; otherwise print the reasons and
+    exit with status 1.
 
     Use it for health checks that cannot send HTTP requests, such as those of a proxy whose admin server is a Unix
     socket.
@@ -307,6 +308,7 @@ def replay(trace: Path, output: Path) -> None:
     request              milliseconds of thread time
     controller_mutation  partitions; needs "strict": true or false as well
     producer_id          the id
+    new_producer_ids     number of new ids, if the ids themselves are not known
 
     Each usage line is written back with "throttle_time_ms" and "accepted" added, computed by the code that the proxy
     uses; a summary is printed to standard error. Throttling does not shift the recorded times. An invalid line ends the

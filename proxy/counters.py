@@ -87,7 +87,7 @@ class Counters:
         self.refused = 0
         """Requests that a quota refused, whole or in part."""
         self.hints_hidden = 0
-        """Leader hints in Fetch replies that were made inert (KIP-951)."""
+        """Leader hints in Fetch replies that were hidden (KIP-951)."""
 
 
 class AdminCounters:

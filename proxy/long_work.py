@@ -24,7 +24,7 @@ SLICE_S: Final = 1e-3
 """The longest time for which `in_slices` blocks the loop, which is about what one large frame takes."""
 
 PIECE: Final = 64
-"""Items between two pauses of a `PacedList`: 0.3 ms to 1 ms of work in its uses."""
+"""Items between two pauses of a `PausingList`: 0.3 ms to 1 ms of work in its uses."""
 
 PAUSE_S: Final = 200e-6
 """The pause of the export thread of `headrace.plugins.tracing`, where it was measured."""
@@ -165,7 +165,7 @@ class LongSteps:
             self._turn.release()
 
 
-class PacedList(list[T]):
+class PausingList(list[T]):
     """A list whose iteration sleeps after every `PIECE` items; for use in threads only."""
 
     def __iter__(self) -> Iterator[T]:

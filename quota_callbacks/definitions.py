@@ -1,4 +1,4 @@
-"""Quota keys and entity types: which there are, which values a key may have, and which entities it applies to.
+"""The quota keys and entity types, the values a key may have, and the entities it applies to.
 
 Those of Kafka and ``producer_ids_rate`` are built in (`BUILTIN_SCHEMA`). Plugins add their own by the hook
 `quota_definitions`, and the proxy combines all of them to one `QuotaSchema`, which the configuration, the client-quota

@@ -1,4 +1,4 @@
-"""The table ``[limits]``: bounds for what one client may cost the others."""
+"""The table ``[limits]``: how much memory, time and how many connections one client may use."""
 # pydantic reads annotations at run time, so they are not postponed here.
 
 from typing import Annotated

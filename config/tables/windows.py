@@ -1,4 +1,7 @@
-"""The tables of windows of quotas and of the bucket state file: one section for each word of the broker's own names."""
+"""The tables ``[quota.window]``, ``[controller.quota.window]``, ``[producer.id.quota]`` and ``[quota.state]``.
+
+The first three are named after the broker's settings.
+"""
 # pydantic reads annotations at run time, so they are not postponed here.
 
 from typing import Annotated, Final

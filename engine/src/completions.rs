@@ -11,10 +11,10 @@ use crate::connection::Exchange;
 
 const SECOND_NS: i64 = 1_000_000_000;
 
-/// What the control plane wants to know of completed requests.
+/// Which reports of completed requests the control plane has requested.
 #[derive(Clone, Debug, Default)]
 pub struct Wanted {
-    /// Whether it wants sums.
+    /// Whether sums are requested.
     pub sums: bool,
     /// The upper bounds of `Sums::latencies`, in nanoseconds.
     pub latency_bounds_ns: Vec<i64>,

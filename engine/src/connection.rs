@@ -46,7 +46,7 @@ pub struct Progress {
     pub arriving: AtomicU64,
     /// Bytes in memory.
     pub held: AtomicU64,
-    /// Number of replies in which hints to other leaders were made inert.
+    /// Number of replies in which hints to other leaders were hidden.
     pub hints: AtomicU64,
     /// 1 while the broker has not accepted bytes of a request, and no reply waits for the client.
     pub blocked: AtomicU64,

@@ -1,4 +1,4 @@
-//! The threads that relay connections, and how the control plane talks to them.
+//! The threads that relay connections, and the commands that the control plane sends to them.
 //!
 //! Each thread has its own epoll and its own connections. Commands come through a list and wake the thread; connections
 //! that return are put into a list that all threads share, and wake the control plane.

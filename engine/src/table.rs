@@ -12,7 +12,7 @@ pub enum Kind {
     Produce,
     /// Fetch: the most bytes of the request are limited. The reply passes unread.
     Fetch,
-    /// Fetch from version 16 on, in whose replies leader hints are made inert.
+    /// Fetch from version 16 on, in whose replies leader hints are hidden.
     FetchWithHints,
 }
 

@@ -89,8 +89,9 @@ def command(
 
     The table anomalies is rewritten for the days that are examined: by default, the last two days of usage. A day's
     windows, and sketches with which later days are compared, are kept in anomaly_windows, anomaly_sketches and
-    anomaly_past. An entity whose past is too short (fewer than --least-past windows) is reported only if half of its
-    requests fail, open a connection or request a producer id, and the number is at least five times the --least value.
+    anomaly_past. An entity with fewer than --least-past windows is reported only if at least half of its requests fail
+    (or open a connection, or request a producer id), and there are at least five times as many as the matching --least
+    option says.
     """
     if MINUTES_OF_A_DAY % window:
         raise click.BadParameter(f"--window {window}: expected a divisor of the {MINUTES_OF_A_DAY} minutes of a day")

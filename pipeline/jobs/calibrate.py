@@ -51,7 +51,8 @@ NO_TRUTH = (
 @click.option("--against", metavar="FILE", help="The costs_file in force.  [default: the shipped costs]")
 @CLUSTER
 @number_option(
-    "--interval", click.IntRange(1, 3600), METHOD.interval_s, "Length of an interval for comparing usage and truth.",
+    "--interval", click.IntRange(1, 3600), METHOD.interval_s,
+    "Length of an interval for comparing recorded usage and the brokers' handler times.",
     metavar="SECONDS", to="interval_s",
 )  # fmt: skip
 @number_option(
@@ -68,7 +69,7 @@ NO_TRUTH = (
 )  # fmt: skip
 @number_option(
     "--truth-step", click.FloatRange(0), METHOD.step_ms,
-    "Step to which the truth rounds each request's time: 1 ms in Kafka's LocalTimeMs; 0: not rounded.",
+    "Step to which brokers round each request's handler time: 1 ms in Kafka's LocalTimeMs; 0: not rounded.",
     metavar="MS", to="step_ms",
 )  # fmt: skip
 @job_options

@@ -57,8 +57,8 @@ def command(
 ) -> Result:
     """Export bills as CSV in the columns of FOCUS 1.2, for tools that compare the costs of several providers.
 
-    The bills are those by month, or by day, of the periods that have one of the selected days. The sum of BilledCost is
-    that of the bills' totals. An existing file is replaced.
+    Exports the monthly (with --per day, the daily) bills of each period that contains a selected day. The sum of
+    BilledCost is that of the bills' totals. An existing file is replaced.
     """
     check_output("--output", output)
     for option, name in (("--provider", provider), ("--account", account)):

@@ -13,7 +13,7 @@ from headrace.pipeline.analysis.usage import recorded
 from headrace.pipeline.analysis.what_if.answers import answers, name_buckets, senders_of
 from headrace.pipeline.analysis.what_if.buckets import RATES
 from headrace.pipeline.analysis.what_if.decisions import decide
-from headrace.pipeline.analysis.what_if.demand import CHANNEL, unserved
+from headrace.pipeline.analysis.what_if.demand import SENDER_AND_API, unserved
 from headrace.pipeline.analysis.what_if.quotas import fixed_quotas
 from headrace.pipeline.analysis.what_if.traces import read_trace
 from headrace.pipeline.cli import CLUSTER, check_input, day_options, job_options, number_option
@@ -171,13 +171,13 @@ def _report_uncertain(totals: DataFrame, count: int) -> None:
 
 def _report_demand(demand: DataFrame, at_most: float) -> Result:
     """Report what was charged besides the recorded usage."""
-    channels = demand.groupBy(*CHANNEL).agg(
+    sums = demand.groupBy(*SENDER_AND_API).agg(
         sf.sum("request_bytes").alias("request_bytes"),
         sf.sum("response_bytes").alias("response_bytes"),
         sf.max("bounded").alias("bounded"),
     )
     (row,) = (
-        channels.groupBy()
+        sums.groupBy()
         .agg(
             sf.count_distinct("user", "client_id").alias("senders"),
             sf.coalesce(sf.sum("request_bytes"), sf.lit(0)).cast("long").alias("request_bytes"),

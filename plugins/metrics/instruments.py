@@ -19,7 +19,7 @@ from opentelemetry.sdk.metrics.export import Gauge, MetricReader, MetricsData
 from headrace.plugins.metrics.names import MEASURES
 from headrace.plugins.metrics.snapshot import MOST_QUEUES
 from headrace.plugins.otel_sdk import own_resource, own_version
-from headrace.proxy.long_work import PAUSE_S, PacedList
+from headrace.proxy.long_work import PAUSE_S, PausingList
 from headrace.quota_callbacks.entities import QuotaKey
 
 if TYPE_CHECKING:
@@ -63,7 +63,7 @@ class Instruments:
         self._reader.collect(timeout_millis=COLLECT_TIMEOUT_MS)
         data = self._reader.take()
         self._snapshot = None
-        return _paced(data) if data is not None and self.pause else data
+        return _pausing(data) if data is not None and self.pause else data
 
     def _make(self) -> _Reader:
         reader = _Reader(cardinality_limits={ObservableGauge: 2 * self._max_series + _OTHER_ATTRIBUTE_SETS})
@@ -113,13 +113,13 @@ class _Reader(MetricReader):
         return taken
 
 
-def _paced(data: MetricsData) -> MetricsData:
+def _pausing(data: MetricsData) -> MetricsData:
     """Return ``data`` with lists of points that pause during iteration, by the page's writer or the exporter's
     encoder."""
 
     def metric(each: Metric) -> Metric:
         data = each.data
-        return replace(each, data=Gauge(data_points=PacedList(data.data_points)) if isinstance(data, Gauge) else data)
+        return replace(each, data=Gauge(data_points=PausingList(data.data_points)) if isinstance(data, Gauge) else data)
 
     def scope(each: ScopeMetrics) -> ScopeMetrics:
         return replace(each, metrics=[metric(one) for one in each.metrics])

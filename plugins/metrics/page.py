@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from headrace.plugins.metrics.names import MEASURES
-from headrace.proxy.long_work import PacedList
+from headrace.proxy.long_work import PausingList
 from headrace.quota_callbacks.hookspecs import Metric
 
 if TYPE_CHECKING:
@@ -26,11 +26,11 @@ def series_of(snapshot: Snapshot) -> list[Metric]:
     """
     series: list[Metric] = []
     for measure in MEASURES:
-        points = PacedList(snapshot.points[measure.kafka])
+        points = PausingList(snapshot.points[measure.kafka])
         values = {tuple(labels.items()): value for labels, value in points}
         name = measure.instrument.removeprefix("headrace.").replace(".", "_")
         series += [
             Metric(name=name, help=measure.text, value=value, labels=dict(labels))
-            for labels, value in PacedList(values.items())
+            for labels, value in PausingList(values.items())
         ]
     return series

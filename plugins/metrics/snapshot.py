@@ -1,4 +1,4 @@
-"""Reads the buckets: the recently used ones up to the limit on series individually, and the other ones summed.
+"""Reads the buckets: the most recently used ones individually, up to ``max_series``, and the sum of the rest.
 
 Runs on the event loop, since reading a bucket purges its old samples, and in small steps
 (`headrace.proxy.long_work.in_slices`). An entity keeps its own series until it is idle, so that graphs do not alternate

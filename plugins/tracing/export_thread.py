@@ -152,7 +152,7 @@ class ExportThread:
     def _export(self, records: list[TraceRecord]) -> bool:
         count = sum(record.span_count for record in records)
         try:
-            spans = PacedSpans(self._build(records), self._pause)
+            spans = PausingSpans(self._build(records), self._pause)
             exported = self._exporter.export(spans) is SpanExportResult.SUCCESS
         except Exception as error:  # noqa: BLE001 -- the thread must survive any exception of an exporter
             self._last_errors.note(f"{type(error).__name__}: {error}")
@@ -174,7 +174,7 @@ class ExportThread:
             time.sleep(PAUSE_S)
 
 
-class PacedSpans(list[ReadableSpan]):
+class PausingSpans(list[ReadableSpan]):
     """A list of spans whose iteration pauses after each, since the exporter encodes them one by one as it iterates."""
 
     def __init__(self, spans: Iterable[ReadableSpan], pause: Callable[[], None]) -> None:

@@ -1,6 +1,6 @@
 """The small immutable record of a request that is kept until it is exported; created on the event loop.
 
-It references no live object of the proxy, so that a queued record keeps neither a connection nor a body in memory.
+It has immutable values only, so that a queued record keeps neither a connection nor a request body in memory.
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ from prometheus_client import PlatformCollector, ProcessCollector, generate_late
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 from prometheus_client.registry import Collector
 
-from headrace.proxy.long_work import PacedList, collector_off
+from headrace.proxy.long_work import PausingList, collector_off
 from headrace.proxy.network.held_bytes import held
 from headrace.proxy.network.tls.renewal import expiries_s
 from headrace.proxy.output_queue import dropped_lines
@@ -93,7 +93,7 @@ class MetricsPage:
         )
         yield _gauge(
             "muted_connections",
-            "Number of client connections that are muted because of a quota (Kafka: queue-size).",
+            "Number of client connections that are muted by a quota of the proxy or a throttle of a broker.",
             muted,
         )
         yield _gauge(
@@ -208,7 +208,7 @@ class MetricsPage:
         )
         yield _counter(
             "leader_hints_hidden",
-            "Total number of Fetch responses in which the proxy invalidated the hint to the current leader.",
+            "Total number of Fetch responses in which the proxy hid the hint to the current leader.",
             hints_hidden,
         )
 
@@ -284,12 +284,12 @@ def _process_metrics() -> Iterator[Metric]:
 def _metrics_of(series: Iterable[Series]) -> Iterator[Metric]:
     """Group the samples of plugins by name, with pauses in which the event loop can take the interpreter's lock."""
     metrics: dict[str, Metric] = {}
-    for sample in PacedList(series):
+    for sample in PausingList(series):
         metric = metrics.get(sample.name)
         if metric is None:
             kind = CounterMetricFamily if sample.total else GaugeMetricFamily
             metric = metrics[sample.name] = kind(f"headrace_{sample.name}", sample.help)
-            metric.samples = PacedList()
+            metric.samples = PausingList()
         suffix = "_total" if sample.total else ""
         metric.add_sample(f"headrace_{sample.name}{suffix}", dict(sample.labels), sample.value)
     yield from metrics.values()

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 SHARE_FETCH_BYTES: Final = 4 * 1024 * 1024
 """The most bytes that a ShareFetch may request. Its reply must be collected, because the leader hints behind the
-records are not in a tagged field that could be made inert. A consumer gets the rest with its next request."""
+records are not in a tagged field that could be hidden. A consumer gets the rest with its next request."""
 
 
 def enforce_on_request(state: ConnectionState, exchange: Exchange, now_s: float) -> Refuse | None:

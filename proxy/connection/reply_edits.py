@@ -161,7 +161,7 @@ def _edit_produce(
 
 
 def _without_hints(body: memoryview) -> memoryview:
-    """Return the body of a Fetch reply with its leader hints made inert."""
+    """Return the body of a Fetch reply with its leader hints hidden."""
     changed = memoryview(bytearray(body))
     FetchWalk(len(changed)).walk_whole(changed)
     return changed

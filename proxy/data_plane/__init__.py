@@ -1,4 +1,6 @@
-"""The native data plane: threads that relay connections, without the interpreter's lock, while nothing is decided.
+"""The native data plane: threads that relay connections without the interpreter's lock.
+
+A connection is relayed natively for as long as no quota or plugin has to decide about a request.
 
 api_rows      the APIs that are relayed natively, for the extension module
 interface     the interfaces between a connection and its native relay

@@ -1,6 +1,7 @@
 """The interfaces between a connection and its native relay (`headrace.proxy.connection.native.relay`).
 
-They are what the connection calls of the native relay, and what the native relay calls of the Python relays.
+`NativeRelayState` is what a connection uses of its native relay; `ContinuedRelay` is what the native relay uses of the
+Python relays.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ class NativeRelayState(Protocol):
 
     @property
     def hints_hidden(self) -> int:
-        """Number of replies in which hints to other leaders were made inert, natively."""
+        """Number of replies in which hints to other leaders were hidden, natively."""
 
     def note_request(self) -> None:
         """Note that the control plane has read a request."""

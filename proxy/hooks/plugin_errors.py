@@ -1,4 +1,4 @@
-"""Exceptions of plugins: what is kept from the proxy, what passes, and how they are described.
+"""Which exceptions of plugins are caught, which propagate, and how they are described.
 
 Called by `headrace.proxy.hooks.calls`, `headrace.proxy.hooks.loading` and `headrace.proxy.connection`. The code of a
 plugin may raise anything: ``SystemExit`` and ``KeyboardInterrupt`` are errors of the plugin, too, and end neither the

@@ -6,7 +6,7 @@ Used by the command line, and by users in their programs. It imports `headrace.p
 
     sync               the admin client for programs without trio
     admin              the admin client on trio
-    topics             creating, deleting and growing topics: values and messages
+    topics             creating and deleting topics, adding partitions to topics: values and messages
     mutations          sending topics again that the quota of mutations refused (KIP-599)
     quotas             filters and alterations of client quotas: values and messages
     delegation_tokens  the owners of delegation tokens: values and messages

@@ -1,4 +1,4 @@
-"""The brokers of a cluster: which there are, which is the controller, one connection to each, and their throttling.
+"""The brokers of a cluster, its controller, one connection to each broker, and its throttling.
 
 Connections are opened when they are first needed. A broker's requests are sent one after the other, and none while the
 broker throttles the client (KIP-219), as Java's ``NetworkClient`` does. Called by `headrace.proxy.kafka_client.calls`,

@@ -1,4 +1,5 @@
-"""Creating, deleting and growing topics: CreateTopics, DeleteTopics, CreatePartitions, and their messages.
+"""Creating and deleting topics, and adding partitions to topics: CreateTopics, DeleteTopics, CreatePartitions, and
+their messages.
 
 The quota ``controller_mutation_rate`` refuses single topics of these requests from CreateTopics v6, DeleteTopics v5 and
 CreatePartitions v3 on (KIP-599); `headrace.proxy.kafka_client.mutations` sends those again.

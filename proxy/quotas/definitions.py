@@ -9,12 +9,13 @@ same entity and key, or else the default policy. When it is removed from the sto
 Entities are kept and described as they were written. Quotas are put into force by
 `headrace.quota_callbacks.definitions.entity_in_force`, which can be the same for several entities: a long name and its
 shortened form, or two forms of one IPv6 address. Of these, quotas of the store precede those of the file, and
-otherwise the lowest is in force, in whichever order they were set. Besides the usual form, at most `MAX_FORMS` forms of
-an entity count, those that were set first.
+otherwise the lowest is in force, in whichever order they were set. At most `MAX_FORMS` further forms of an entity are
+considered: those that were set first.
 
 Changes of many quotas are made in slices, between which clients are served. A pause is between two entities, so that
 none is seen half changed (KIP-546: "alterations for a single entity are atomic"). At every pause, what was put into
-force is what follows from the file and the store as they are known then; so different changes may be made in turns.
+force is what follows from the file and the store as they are known then; so a reload and changes of the store may
+alternate between two pauses.
 """
 
 from __future__ import annotations

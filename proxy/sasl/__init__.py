@@ -1,7 +1,7 @@
 """The messages of PLAIN and SCRAM, on the client's and on the server's side. Without I/O, and without a clock.
 
 Used by the admin client, and by the plugins that authenticate clients and connections to brokers. Other mechanisms are
-the business of their plugins.
+implemented by their plugins.
 
     scram_client  the client's side of SCRAM
     scram_server  the server's side of SCRAM

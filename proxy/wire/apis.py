@@ -168,7 +168,7 @@ def must_rewrite(api_key: int, version: int) -> bool:
     """Return whether the response has to be collected and edited (`headrace.proxy.wire.endpoints`,
     `headrace.proxy.wire.api_versions`).
 
-    This is false for Fetch, whose leader hints are invalidated while it is forwarded.
+    This is false for Fetch, whose leader hints are hidden while it is forwarded.
     """
     first = _REWRITTEN_FROM.get(api_key)
     return first is not None and version >= first

@@ -2,7 +2,7 @@
 
 `rewrite_endpoints` takes the collected body of a response for which `headrace.proxy.wire.apis.must_rewrite` is true
 (except ApiVersions), and returns the new body together with what the response contains about the cluster. Fetch is not
-collected: `headrace.proxy.wire.walks.fetch` invalidates its leader hints. A test reads every schema to check that no
+collected: `headrace.proxy.wire.walks.fetch` hides its leader hints. A test reads every schema to check that no
 other response contains an address.
 
 Called by `headrace.proxy.connection`, which provides the advertised addresses as an `Advertise`.

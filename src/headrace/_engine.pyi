@@ -234,7 +234,7 @@ class Progress:
 
     @property
     def hints(self) -> int:
-        """Number of replies in which hints about new leaders were made inert."""
+        """Number of replies in which hints about new leaders were hidden."""
 
 @final
 class Rest:

@@ -54,6 +54,15 @@ def test_the_layers_of_the_proxy_are_those_of_the_import_contract() -> None:
     ]
 
 
+def test_the_layers_of_the_quota_callbacks_are_those_of_the_import_contract() -> None:
+    pyproject = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    contracts = pyproject["tool"]["importlinter"]["contracts"]
+    (layers,) = (each["layers"] for each in contracts if each.get("containers") == ["headrace.quota_callbacks"])
+    section = PAGE.split("### Inside `quota_callbacks/`", 1)[1]
+    listed = section.split("From the highest layer to the lowest:", 1)[1].split(". ", 1)[0].split(";")
+    assert [set(re.findall(r"`(\w+)`", each)) for each in listed] == [set(layer.split(" | ")) for layer in layers]
+
+
 def test_every_action_for_a_reply_is_listed() -> None:
     listed = re.findall(r"^\| `([A-Z]\w+)` \|", PAGE, re.MULTILINE)
     assert listed == [action.__name__ for action in get_args(ReplyAction)]

@@ -15,6 +15,7 @@ import pytest
 
 from headrace.proxy.hooks.loading import installed_plugins
 from headrace.quota_callbacks import hookspecs
+from headrace.quota_callbacks.hookspecs import PluginContext
 from headrace.quota_callbacks.requests import Connection, Request
 from tests.packaging.building import build
 
@@ -99,6 +100,12 @@ def test_the_configurations_on_the_page_are_toml() -> None:
     assert set(named["load"]) - set(installed_plugins()) == {"slow_creations"}
 
 
+def test_the_first_run_uses_the_options_that_the_page_shows() -> None:
+    (run_command,) = re.findall(r"^headrace run .*$", PAGE, re.MULTILINE)
+    assert "--config headrace.toml " in run_command
+    assert PAGE.index('title="headrace.toml"') < PAGE.index(run_command)
+
+
 def rows_under(text: str) -> list[str]:
     """Return the first cells of the table behind ``text``."""
     table = PAGE.split(text, 1)[1].split("\n\n", 2)[1]
@@ -108,3 +115,4 @@ def rows_under(text: str) -> list[str]:
 def test_the_page_lists_every_field() -> None:
     assert sorted(rows_under("`request` is a `Request`.")) == sorted(Request.__slots__)
     assert rows_under("`request.connection` is a `Connection`:") == [each.name for each in fields(Connection)]
+    assert rows_under("is a `PluginContext`:") == [each.name for each in fields(PluginContext)]

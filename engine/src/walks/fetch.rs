@@ -1,4 +1,4 @@
-//! A walk through a Fetch response that skips the records, and makes the addresses of new leaders inert.
+//! A walk through a Fetch response that skips the records, and hides the addresses of new leaders.
 //!
 //! From v16 on, a response can end with `NodeEndpoints` (KIP-951): the addresses of new leaders, after all records. The
 //! walk replaces the tag of that field by one that no client knows, so that clients skip it and the length of the
@@ -9,7 +9,7 @@ use crate::fields::{Cursor, Stop};
 
 const NODE_ENDPOINTS_TAG: usize = 0;
 /// The highest tag that is encoded in one byte, like the tag that it replaces, so that tags remain in order.
-const INERT_TAG: u8 = 0x7f;
+const HIDDEN_TAG: u8 = 0x7f;
 /// Bytes of `throttle_time_ms`, `error_code` and `session_id`.
 const BEFORE_TOPICS: usize = 10;
 const TOPIC_ID: usize = 16;
@@ -40,7 +40,7 @@ pub struct FetchSteps {
     aborted: usize,
     /// Number of tagged fields to skip before `group`; in `Group::LastTag`, of those at the end of the response.
     tags: usize,
-    /// Number of `NodeEndpoints` fields that were made inert: 0 or 1.
+    /// Number of `NodeEndpoints` fields that were hidden: 0 or 1.
     pub hints: u32,
 }
 
@@ -132,7 +132,7 @@ impl Steps for FetchSteps {
                 let after = cursor.at;
                 progress.skip(length, after - at)?;
                 if tag == NODE_ENDPOINTS_TAG {
-                    bytes[at] |= INERT_TAG; // keeps the bit that says that further bytes of the tag follow
+                    bytes[at] |= HIDDEN_TAG; // keeps the bit that says that further bytes of the tag follow
                     self.hints += 1;
                 }
                 self.tags -= 1;

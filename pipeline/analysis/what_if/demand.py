@@ -20,7 +20,7 @@ from pyspark.sql import functions as sf
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
-CHANNEL: Final = ("user", "client_id", "api_key")
+SENDER_AND_API: Final = ("user", "client_id", "api_key")
 """What is muted: requests of one API usually have a connection of their own."""
 
 AMOUNTS: Final = ("request_bytes", "response_bytes", "thread_ms")
@@ -42,18 +42,18 @@ LONGEST_MUTE_S: Final = 86_400
 def unserved(usage: DataFrame, at_most: float) -> DataFrame:
     """Return what throttled senders would have used besides the recorded usage, while they were muted.
 
-    ``usage`` has no nulls in the columns of `CHANNEL`. The columns of the result are those of `CHANNEL`, ``second``,
-    those of `AMOUNTS`, and ``bounded``: whether the demand of the block was reduced to ``at_most`` times (above 1) the
-    usage recorded in it. Mutations and producer ids are left out: they are refused, and requested again, rather than
-    delayed.
+    ``usage`` has no nulls in the columns of `SENDER_AND_API`. The columns of the result are those of `SENDER_AND_API`,
+    ``second``, those of `AMOUNTS`, and ``bounded``: whether the demand of the block was reduced to ``at_most`` times
+    (above 1) the usage recorded in it. Mutations and producer ids are left out: they are refused, and requested again,
+    rather than delayed.
     """
-    channel = Window.partitionBy(*CHANNEL).orderBy("second")
-    earlier = channel.rowsBetween(Window.unboundedPreceding, -1)
-    block = Window.partitionBy(*CHANNEL, "episode", "block")
-    throttled = usage.where(_muted_s() > 0).select(*CHANNEL).distinct()
+    in_order = Window.partitionBy(*SENDER_AND_API).orderBy("second")
+    earlier = in_order.rowsBetween(Window.unboundedPreceding, -1)
+    block = Window.partitionBy(*SENDER_AND_API, "episode", "block")
+    throttled = usage.where(_muted_s() > 0).select(*SENDER_AND_API).distinct()
     muted = (
-        usage.join(throttled, list(CHANNEL), "left_semi")
-        .groupBy(*CHANNEL, "second")
+        usage.join(throttled, list(SENDER_AND_API), "left_semi")
+        .groupBy(*SENDER_AND_API, "second")
         .agg(*(sf.sum(name).alias(name) for name in AMOUNTS), sf.sum(_muted_s()).alias("muted_s"))
         .withColumn("muted_s", sf.least("muted_s", sf.lit(float(LONGEST_MUTE_S))))
         .withColumn("until", sf.when(sf.col("muted_s") > 0, sf.col("second") + BEGIN_S + sf.col("muted_s")))
@@ -61,7 +61,7 @@ def unserved(usage: DataFrame, at_most: float) -> DataFrame:
         .withColumn("waited", sf.coalesce(sf.col("second") <= sf.col("before") + GAP_S, sf.lit(False)))
         .where("muted_s > 0 or waited")
         .withColumn("begins", (~sf.col("waited")).cast("int"))
-        .withColumn("episode", sf.sum("begins").over(channel))
+        .withColumn("episode", sf.sum("begins").over(in_order))
         .withColumn("block", sf.floor(sf.col("second") / BLOCK_S))
     )
     # The time of a block in which its connection, if it is one, was not muted: some, even if the mutes are as long.
@@ -78,7 +78,7 @@ def unserved(usage: DataFrame, at_most: float) -> DataFrame:
         .withColumn("share_s", share_s)
         .where("share_s > 0")
         .select(
-            *CHANNEL,
+            *SENDER_AND_API,
             (sf.col("second") + sf.col("part")).alias("second"),
             *((sf.col(name) * sf.col("share_s") / sf.col("free_s")).alias(name) for name in AMOUNTS),
             "bounded",

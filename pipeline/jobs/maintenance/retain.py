@@ -54,8 +54,8 @@ def _options(command: Callable[..., Result]) -> Callable[..., Result]:
 def command(*, spark: SparkOptions, lake: str, days: dict[str, int]) -> Result:
     """Remove old days of the tables, and the files that no version of the last week needs.
 
-    A table without an option keeps all its days. The tables that others were computed from can have fewer days: bills
-    stay when their usage was removed. The end marks of instances have no day, and stay.
+    A table without an option keeps all its days. Derived tables keep their rows: bills stay after their usage was
+    removed. The records of instances that have ended have no day and are never removed.
     """
     _check_computed(days)
     tables = open_lake("retain", spark, lake)

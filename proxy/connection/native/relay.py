@@ -241,7 +241,7 @@ class NativeRelay:
 
     @property
     def hints_hidden(self) -> int:
-        """Number of replies in which hints to other leaders were made inert, natively."""
+        """Number of replies in which hints to other leaders were hidden, natively."""
         return 0 if self._progress is None else self._progress.hints
 
     def note_completed(self, completed: Collected) -> None:

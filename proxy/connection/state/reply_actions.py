@@ -28,7 +28,7 @@ class Forward:
 
 
 class WalkFetch:
-    """Forward a Fetch reply without collecting it, and make the leader hints behind its records inert (KIP-951)."""
+    """Forward a Fetch reply without collecting it, and hide the leader hints behind its records (KIP-951)."""
 
     __slots__ = ("by_topic",)
 

@@ -1,6 +1,6 @@
 """Calling the hooks of plugins, and handling what they raise.
 
-hook_calls     all hooks that have no module of their own, above all those that are called for each request
+hook_calls     all other hooks, including those called for each request
 configuration  calling the hooks for the options of plugins, at the start and at a reload
 completions    calling the hooks for completed requests, for each or with sums
 authorization  calling the hooks that decide whether a client may do what it requests

@@ -207,7 +207,7 @@ class SqliteFile:
             self._seen = _data_version(database), last
             latest_text, of_entity = "", dict[str, float]()
             rows = database.execute("SELECT entity, key, value FROM quotas ORDER BY entity")
-            for text, key, value in _paced(rows) if pauses else rows:
+            for text, key, value in _pausing(rows) if pauses else rows:
                 if text != latest_text:
                     latest_text, of_entity = text, {}
                     quotas[self._entity(text)] = of_entity
@@ -263,7 +263,7 @@ class SqliteFile:
                 self._database.execute(f"PRAGMA busy_timeout = {round(self._wait_s * 1000)}")
 
     def _changes(self, rows: sqlite3.Cursor) -> Iterator[Change]:
-        for sequence, time_ms, principal, address, text, key, old, new in _paced(rows):
+        for sequence, time_ms, principal, address, text, key, old, new in _pausing(rows):
             yield Change(
                 sequence=sequence,
                 time_ms=time_ms,
@@ -315,7 +315,7 @@ def _written(database: sqlite3.Connection, alter: PreparedAlter, time_ms: int) -
     return changes
 
 
-def _paced(rows: sqlite3.Cursor) -> Iterator[tuple[Any, ...]]:
+def _pausing(rows: sqlite3.Cursor) -> Iterator[tuple[Any, ...]]:
     """Yield rows, with a pause after each piece of them, in which the event loop can run."""
     while piece := rows.fetchmany(ROWS_PER_PIECE):
         yield from piece

@@ -1,4 +1,4 @@
-"""A walk through a Fetch response that skips the records, and invalidates the addresses of new leaders.
+"""A walk through a Fetch response that skips the records, and hides the addresses of new leaders.
 
 From v16 on, a response can end with *NodeEndpoints* (KIP-951): the addresses of new leaders, after all records. The
 walk replaces the tag of that field, in place, by one that no client knows, so that clients skip the field and the
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 FIRST_VERSION_WITH_HINTS: Final = 16
 NODE_ENDPOINTS_TAG: Final = 0
-INERT_TAG: Final = 0x7F
+HIDDEN_TAG: Final = 0x7F
 """The highest tag that is encoded in one byte, like the tag that it replaces, so that tags remain in order."""
 
 _INT32 = Struct(">i")
@@ -44,7 +44,7 @@ class FetchWalk(BodyWalk):
         self._partitions = 0
         self._count = 0
         self.hints = 0
-        """Number of NodeEndpoints fields that were invalidated: 0 or 1."""
+        """Number of NodeEndpoints fields that were hidden: 0 or 1."""
         self._step = self._read_reply
 
     def _read_reply(self, buffer: Buffer, at: int, end: int) -> int:
@@ -128,7 +128,7 @@ class FetchWalk(BodyWalk):
         if at == SHORT:
             return SHORT
         if tag == NODE_ENDPOINTS_TAG:
-            buffer[tag_at] |= INERT_TAG  # a tag that takes more bytes than necessary keeps their number
+            buffer[tag_at] |= HIDDEN_TAG  # a tag that takes more bytes than necessary keeps their number
             self.hints += 1
         self._skip_tag(length, at, end)
         if not self._tags:

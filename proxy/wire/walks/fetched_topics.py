@@ -1,8 +1,8 @@
 """A walk through a Fetch response of any version that sums the bytes of the records by topic.
 
 It serves callbacks that charge topics, and is used only if one of them asks for it, as is `read_share_fetched`, which
-reads a ShareFetch response: that is small and has been collected. The walk skips the records, and makes the
-addresses of new leaders inert, as `headrace.proxy.wire.walks.fetch` does.
+reads a ShareFetch response: that is small and has been collected. The walk skips the records, and hides the
+addresses of new leaders, as `headrace.proxy.wire.walks.fetch` does.
 
 Source: ``FetchResponse.json``, v0-v18.
 """

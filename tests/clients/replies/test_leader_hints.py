@@ -29,7 +29,7 @@ NOT_LEADER_OR_FOLLOWER: Final = 6
 FETCH_HINTS_FROM: Final = 16
 PRODUCE_HINTS_FROM: Final = 10
 HIDDEN: Final = "headrace_leader_hints_hidden_total"
-INERT_TAG: Final = 127
+HIDDEN_TAG: Final = 127
 CREATE_TOPICS: Final = 7
 METADATA: Final = 12
 API_VERSIONS: Final = 3
@@ -91,7 +91,7 @@ def ask(front43: Front, watch: PeerWatch) -> Iterator[Ask]:
         yield Ask(front=front43, direct=direct, through=through, topic=topic, topic_id=topic_id, leader=leader)
 
 
-def test_the_hint_of_a_fetch_becomes_inert(ask: Ask) -> None:
+def test_the_hint_of_a_fetch_is_hidden(ask: Ask) -> None:
     versions = ask.versions(ApiKey.FETCH, FETCH_HINTS_FROM)
     assert {16, 17} <= set(versions)
     for version in versions:
@@ -100,10 +100,10 @@ def test_the_hint_of_a_fetch_becomes_inert(ask: Ask) -> None:
 
         assert len(direct) == len(through)
         changes = [(old, new) for old, new in zip(direct, through, strict=True) if old != new]
-        assert changes == [(0, INERT_TAG)]
+        assert changes == [(0, HIDDEN_TAG)]
 
         direct_reply, reply = (read_reply(ApiKey.FETCH, version, each) for each in (direct, through))
-        assert reply[TAGS].keys() == {INERT_TAG}
+        assert reply[TAGS].keys() == {HIDDEN_TAG}
         assert not reply["node_endpoints"]
         without = {"node_endpoints", TAGS}
         assert _rest(reply, without) == _rest(direct_reply, without)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from headrace.proxy.wire.errors import MalformedFrame, MalformedMessage
 from headrace.proxy.wire.messages.codec import TAGS, decode
-from headrace.proxy.wire.walks.fetch import FIRST_VERSION_WITH_HINTS, INERT_TAG, FetchWalk
+from headrace.proxy.wire.walks.fetch import FIRST_VERSION_WITH_HINTS, HIDDEN_TAG, FetchWalk
 from headrace.proxy.wire.walks.fetched_topics import FetchedTopicsWalk
 from headrace.proxy.wire.walks.produce import LAST_VERSION, ProduceWalk
 from headrace.proxy.wire.walks.produce_reply import find_produce_tail
@@ -91,8 +91,8 @@ def walk_fetch(data: bytes) -> None:
     after = decode("FetchResponse", version, whole)
     assert after["node_endpoints"] == []
     unknown_before, unknown = before.get(TAGS, {}), after.get(TAGS, {})
-    assert INERT_TAG in unknown or not whole_walk.hints
-    assert {**unknown, INERT_TAG: b""} == {**unknown_before, INERT_TAG: b""}
+    assert HIDDEN_TAG in unknown or not whole_walk.hints
+    assert {**unknown, HIDDEN_TAG: b""} == {**unknown_before, HIDDEN_TAG: b""}
     assert _without(after, "node_endpoints", TAGS) == _without(before, "node_endpoints", TAGS)
 
 

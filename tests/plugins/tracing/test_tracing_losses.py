@@ -10,7 +10,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from headrace.plugins.tracing import Tracing, export_thread
-from headrace.plugins.tracing.export_thread import ExportThread, PacedSpans
+from headrace.plugins.tracing.export_thread import ExportThread, PausingSpans
 from headrace.plugins.tracing.options import TracingOptions
 from headrace.plugins.tracing.record_queue import RecordQueue
 from headrace.plugins.tracing.records import record_of
@@ -106,7 +106,7 @@ def test_wake_ends_the_wait_of_the_thread() -> None:
 def test_iterating_pauses_after_every_span() -> None:
     pauses: list[str] = []
     built = SpanBuilder().spans(record_of(throttled(), 1))
-    spans = PacedSpans(built, lambda: pauses.append("pause"))
+    spans = PausingSpans(built, lambda: pauses.append("pause"))
     assert len(spans) == 3
     assert list(spans) == built
     assert len(pauses) == 3

@@ -12,7 +12,7 @@ import trio
 from headrace.proxy import long_work
 from headrace.proxy.hooks.calls.hook_calls import HookCalls
 from headrace.proxy.hooks.loading import new_plugin_manager, register
-from headrace.proxy.long_work import PIECE, PacedList, collector_off, in_slices
+from headrace.proxy.long_work import PIECE, PausingList, collector_off, in_slices
 from headrace.quota_callbacks.buckets.client_quotas import ClientQuotas
 from headrace.quota_callbacks.buckets.sampled_rate import Window
 from headrace.quota_callbacks.entities import QuotaKey
@@ -132,11 +132,11 @@ async def test_no_other_task_runs_within_a_slice(monkeypatch: pytest.MonkeyPatch
         nursery.cancel_scope.cancel()
 
 
-def test_a_paced_list_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_pausing_list_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
     pauses: list[float] = []
     monkeypatch.setattr(long_work.time, "sleep", pauses.append)
     items = list(range(3 * PIECE + 1))
-    assert [*iter(PacedList(items))] == items
+    assert [*iter(PausingList(items))] == items
     assert len(pauses) == 3
 
 

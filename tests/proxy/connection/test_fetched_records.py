@@ -67,7 +67,7 @@ async def test_the_client_is_muted_after_the_reply(autojump_clock: MockClock, ve
 
 
 @pytest.mark.parametrize("longest", [0, reply_relay.SETTLED_FETCH_BYTES])
-async def test_leader_hints_are_made_inert_all_the_same(
+async def test_leader_hints_are_hidden_all_the_same(
     autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch, longest: int
 ) -> None:
     monkeypatch.setattr(reply_relay, "SETTLED_FETCH_BYTES", longest)

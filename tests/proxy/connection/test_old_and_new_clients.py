@@ -71,7 +71,7 @@ NAMES_BROKERS: Final = {
 """APIs in whose replies brokers' addresses are replaced. Only they and the throttle time may change."""
 
 LEFT_OUT: Final = {"FetchResponse": {"node_endpoints"}}
-"""Fields that are not filled: Fetch's leader hints are made inert, which the tests of `headrace.proxy.wire.walks.fetch`
+"""Fields that are not filled: Fetch's leader hints are hidden, which the tests of `headrace.proxy.wire.walks.fetch`
 cover."""
 
 FILLING: Final = {"bool": True, "bytes": b"b", "float64": 0.5, "records": b"r", "string": "s", "uuid": bytes(range(16))}

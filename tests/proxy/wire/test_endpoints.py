@@ -256,7 +256,7 @@ STREAMS = "an endpoint of the Streams application's own"
 
 # Fields of responses that look like an address and are not rewritten, with the reason why clients do not connect to it.
 EXEMPT = {
-    "FetchResponse.node_endpoints": "invalidated while it is forwarded: headrace.proxy.wire.walks.fetch",
+    "FetchResponse.node_endpoints": "hidden while it is forwarded: headrace.proxy.wire.walks.fetch",
     "DescribeQuorumResponse.nodes.listeners": "the controllers' listeners, which an operator reads and no client dials",
     "DescribeClusterResponse.endpoint_type": "a number that stands for brokers or controllers",
     "DescribeAclsResponse.resources.acls.host": ACL_HOST,

@@ -1,4 +1,4 @@
-"""Walks through Fetch responses invalidate the hints and change nothing else, with any split into windows."""
+"""Walks through Fetch responses hide the hints and change nothing else, with any split into windows."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from headrace.proxy.wire.errors import MalformedFrame
 from headrace.proxy.wire.messages.codec import TAGS, decode, encode
-from headrace.proxy.wire.walks.fetch import INERT_TAG, FetchWalk
+from headrace.proxy.wire.walks.fetch import HIDDEN_TAG, FetchWalk
 
 ENDPOINTS = [{"node_id": 3, "host": "broker-3", "port": 9095, "rack": None}]
 
@@ -70,7 +70,7 @@ def walk(body: bytes, chunks: list[int], *, splice: bool) -> tuple[bytes, FetchW
     chunks=st.lists(st.integers(1, 80), max_size=40),
     splice=st.booleans(),
 )
-def test_any_split_invalidates_the_hint_and_nothing_else(
+def test_any_split_hides_the_hint_and_nothing_else(
     reply: dict[str, Any], version: int, chunks: list[int], splice: bool
 ) -> None:
     body = encode("FetchResponse", version, reply)
@@ -80,7 +80,7 @@ def test_any_split_invalidates_the_hint_and_nothing_else(
     before, after = decode("FetchResponse", version, body), decode("FetchResponse", version, out)
     assert walker.hints == (1 if reply["node_endpoints"] else 0)
     if walker.hints:
-        assert list(after.pop(TAGS)) == [INERT_TAG]
+        assert list(after.pop(TAGS)) == [HIDDEN_TAG]
     assert after.pop("node_endpoints") == []
     before.pop("node_endpoints")
     assert after == before
@@ -134,4 +134,4 @@ def test_a_hint_whose_tag_takes_more_bytes_than_necessary(tag: bytes) -> None:
     assert FetchWalk(len(body)).walk(body, 0, len(body)) == len(body)
     walked = decode("FetchResponse", 17, body)
     assert walked["node_endpoints"] == []
-    assert walked[TAGS] == {INERT_TAG: encoded[at + 3 :]}
+    assert walked[TAGS] == {HIDDEN_TAG: encoded[at + 3 :]}
