@@ -16,6 +16,7 @@ from headrace.proxy.connection.reply_edits import (
     learn_names_in_steps,
     merge_reply_in_steps,
     names_topics,
+    too_many_rows,
 )
 from headrace.proxy.connection.state.reply_actions import Settle
 from headrace.proxy.wire.heads import LENGTH_BYTES

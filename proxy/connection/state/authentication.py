@@ -246,8 +246,8 @@ class Authentication:
             self._end(attempt)
         elif version == 0 and self.accepted:
             raise ClientFault(
-                "a SaslHandshake v0 to authenticate again: its tokens have no headers, so that the broker's refusal could"
-                " not be distinguished from other replies; clients that authenticate again use v1 (KIP-368)"
+                "a SaslHandshake v0 to authenticate again: its tokens have no headers, so that the broker's refusal"
+                " cannot be distinguished from other replies; clients that authenticate again use v1 (KIP-368)"
             )
         else:
             attempt.agreed = True

@@ -201,9 +201,9 @@ def _skip_record_errors(data: bytes, at: int, count: int, max_rows: int, *, flex
     """Skip ``count`` record errors: an index and a message each. Return the position after them, and how many had to be
     skipped by themselves, which are rows.
 
-    A batch of a million invalid records has as many, with messages of a few lengths. After two of the same length, those
-    that follow are skipped together: the bytes that determine an element's length are compared over 2, 4, 8, ... of
-    them until one differs. Raises `TooManyRows` for more than ``max_rows`` rows.
+    A batch of a million invalid records has as many, with messages of a few lengths. After two of the same length,
+    those that follow are skipped together: the bytes that determine an element's length are compared over 2, 4, 8, ...
+    of them until one differs. Raises `TooManyRows` for more than ``max_rows`` rows.
     """
     rows = width = 0
     while count:
