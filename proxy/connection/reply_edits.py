@@ -15,7 +15,7 @@ from headrace.proxy.wire.api_versions import throttled_api_versions
 from headrace.proxy.wire.apis import must_rewrite
 from headrace.proxy.wire.endpoints import COORDINATORS_FROM, rewrite_coordinators_in_steps, rewrite_endpoints
 from headrace.proxy.wire.heads import LENGTH_BYTES
-from headrace.proxy.wire.messages.editing import edit
+from headrace.proxy.wire.messages.editing import edit, edit_in_steps
 from headrace.proxy.wire.messages.row_limit import has_more_rows
 from headrace.proxy.wire.messages.scalars import TooManyRows
 from headrace.proxy.wire.messages.stepwise import ROWS_A_STEP, finish
@@ -54,12 +54,16 @@ def edit_reply(state: ConnectionState, exchange: Exchange, frame: bytes) -> byte
 
 
 def edit_reply_in_steps(state: ConnectionState, exchange: Exchange, frame: bytes) -> Steps[bytes]:
-    """Edit as `edit_reply`; yield every few rows of a reply that has a row for each of many coordinators."""
-    if exchange.api_key != ApiKey.FIND_COORDINATOR:
-        return edit_reply(state, exchange, frame)
+    """Edit as `edit_reply`; yield every few rows of a reply of which many rows are edited, or skipped."""
     body_at = LENGTH_BYTES + exchange.response_header_bytes
-    body = memoryview(frame)[body_at:]
-    edited = yield from _edit_endpoints_in_steps(state, exchange, body, _throttle_of(state, exchange))
+    body, throttle = memoryview(frame)[body_at:], _throttle_of(state, exchange)
+    if exchange.api_key == ApiKey.FIND_COORDINATOR:
+        edited = yield from _edit_endpoints_in_steps(state, exchange, body, throttle)
+    elif exchange.api_key == ApiKey.DESCRIBE_DELEGATION_TOKEN:  # its throttle time follows tokens with many renewers
+        name = f"{API_NAMES[exchange.api_key]}Response"
+        edited = yield from edit_in_steps(name, exchange.api_version, body, {"throttle_time_ms": throttle})
+    else:
+        return edit_reply(state, exchange, frame)
     return _with_body(frame, body_at, edited)
 
 

@@ -32,6 +32,7 @@ from headrace.proxy.wire.messages.stepwise import (
     finish,
     read_row,
     rows_reader,
+    skip_plan,
 )
 from headrace.proxy.wire.messages.tagged_fields import TAGS, read_tag, read_tag_count
 
@@ -159,16 +160,20 @@ def _steps(name: str, version: int, wanted: frozenset[str]) -> tuple[_Walk, ...]
 
 
 def _pass(fields: list[Field]) -> list[_Walk]:
-    """Return the step, if any, that skips adjacent fields."""
+    """Return the step, if any, that skips adjacent fields; arrays are skipped a few rows at a time."""
     if not fields:
         return []
+    plan = skip_plan(tuple(fields)) if any(field.is_array for field in fields) else None
     skips = skip_steps([field_codec(field) for field in fields])
     names = "..".join(dict.fromkeys((fields[0].name, fields[-1].name)))
 
     def walk(out: _Splice, at: int, _edits: Mapping[str, Edit]) -> Steps[int]:
         with _reading(out.body, at, names):
-            for skip in skips:
-                at = skip(out.body, at)
+            if plan is not None:
+                _, at = yield from read_row(plan, out.body, at)
+            else:
+                for skip in skips:
+                    at = skip(out.body, at)
         yield
         return at
 

@@ -132,6 +132,12 @@ def skip_in_steps(name: str, version: int, data: bytes) -> Steps[None]:
 
 
 @cache
+def skip_plan(fields: tuple[Field, ...]) -> StructPlan:
+    """Return the plan by which `read_row` skips adjacent fields, which are not tagged fields."""
+    return StructPlan(tuple(_part(field, None) for field in fields), None)
+
+
+@cache
 def _message_plan(name: str, version: int, wanted: frozenset[str]) -> StructPlan:
     found = schema(name, version)
     return _struct_plan(found.fields, wanted, flexible=found.flexible)

@@ -89,3 +89,20 @@ async def test_many_coordinators_are_read_in_short_steps(
         assert {row["host"] for row in found} == {"proxy"}
         assert len(found) == 4000
     assert calls.most < calls.total / 5
+
+
+async def test_many_renewers_of_tokens_are_skipped_in_short_steps(
+    autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The throttle time of the reply follows them."""
+    monkeypatch.setattr(long_work, "SLICE_S", 0.0)
+    renewers = [{"principal_type": "User", "principal_name": "a"}] * 400
+    sent = reply(ApiKey.DESCRIBE_DELEGATION_TOKEN, 3, 1, tokens=[{"token_id": "t", "renewers": renewers}] * 10)
+    async with open_book() as book:
+        await book.client.sends(request(ApiKey.DESCRIBE_DELEGATION_TOKEN, 3, 1))
+        await book.upstream.wait_for_dial(1)
+        await book.broker.receives()
+        with counted_calls() as calls:
+            await book.broker.sends(sent)
+            assert await book.client.receives() == sent
+    assert calls.most < calls.total / 5
