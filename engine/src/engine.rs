@@ -8,6 +8,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread::JoinHandle;
+use std::time::Duration;
 
 use rustix::buffer::spare_capacity;
 use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
@@ -40,6 +41,11 @@ const LATER_NS: [i64; 2] = [100_000, 3_200_000];
 
 /// The event data of the descriptor that wakes a thread.
 const WAKE: u64 = u64::MAX;
+
+/// The longest time that a thread needs for a turn, on a machine that is short of processors. A thread that does not
+/// answer for so long has ended or hangs. The event loop cannot go on without its answer: the sockets of the connection
+/// must not be closed while the thread may use them.
+const LONGEST_TURN: Duration = Duration::from_secs(30);
 
 /// Returns the time of a clock in nanoseconds.
 #[must_use]
@@ -80,13 +86,22 @@ impl Answer {
         self.is_there.notify_one();
     }
 
+    /// Waits for the answer. The process ends if there is none after `LONGEST_TURN`.
     fn wait(&self) -> Option<Rest> {
-        let mut taken = lock(&self.taken);
-        loop {
-            if let Taken::Done(rest) = std::mem::take(&mut *taken) {
-                return rest.map(|rest| *rest);
+        let is_missing = |taken: &mut Taken| matches!(taken, Taken::NotYet);
+        let (mut taken, _) = self
+            .is_there
+            .wait_timeout_while(lock(&self.taken), LONGEST_TURN, is_missing)
+            .unwrap_or_else(PoisonError::into_inner);
+        match std::mem::take(&mut *taken) {
+            Taken::Done(rest) => rest.map(|rest| *rest),
+            Taken::NotYet => {
+                let seconds = LONGEST_TURN.as_secs();
+                eprintln!(
+                    "headrace: a thread of the native data plane has not answered for {seconds} s; the process ends"
+                );
+                std::process::abort()
             }
-            taken = self.is_there.wait(taken).unwrap_or_else(PoisonError::into_inner);
         }
     }
 }
@@ -237,15 +252,21 @@ impl Engine {
         &self.shared.wake
     }
 
-    /// Relays a connection from now on; returns its id, or `None` after `stop`.
+    /// Relays a connection from now on; returns its id, or `None` if no thread runs, as after `stop`.
     pub fn relay(&mut self, connection: Connection) -> Option<u64> {
-        let thread = (0..self.mailboxes.len()).min_by_key(|thread| self.loads[*thread])?;
+        let thread = self.least_loaded()?;
         self.next_id += 1;
         let id = self.next_id;
         self.loads[thread] += 1;
         self.connections.insert(id, thread);
         self.mailboxes[thread].send(Command::Relay(id, Box::new(connection)));
         Some(id)
+    }
+
+    /// Returns the thread with the fewest connections, without threads that have ended by a panic.
+    fn least_loaded(&self) -> Option<usize> {
+        let runs = |thread: &usize| !self.threads[*thread].is_finished();
+        (0..self.mailboxes.len()).filter(runs).min_by_key(|thread| self.loads[*thread])
     }
 
     /// Asks for a connection, which returns between the next two frames of each direction.
@@ -624,7 +645,7 @@ mod tests {
     use std::thread::sleep;
     use std::time::Duration;
 
-    use super::{Engine, lock};
+    use super::{Command, Engine, lock};
     use crate::completions::Wanted;
     use crate::table::Table;
 
@@ -646,5 +667,16 @@ mod tests {
         drop(hangs);
         while engine.beats() == before {}
         engine.stop();
+    }
+
+    #[test]
+    fn a_thread_that_has_ended_gets_no_connections() {
+        let mut engine = Engine::start(2, Table::default(), &Wanted::default()).unwrap();
+        assert_eq!(engine.least_loaded(), Some(0));
+        engine.mailboxes[0].send(Command::Stop);
+        while engine.least_loaded() == Some(0) {}
+        assert_eq!(engine.least_loaded(), Some(1));
+        engine.stop();
+        assert_eq!(engine.least_loaded(), None);
     }
 }

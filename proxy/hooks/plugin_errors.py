@@ -8,7 +8,7 @@ proxy nor a connection. Only trio's cancellation, which belongs to the proxy, pa
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import trio
 
@@ -18,6 +18,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
     from headrace.quota_callbacks.options import Fault
+
+
+OPTIONS: Final = ("plugins", "options")
+"""The path of the table that has a table of options for each plugin."""
 
 
 def raise_cancellation(error: BaseException) -> None:
@@ -52,10 +56,26 @@ def configuration_faults(name: str, error: BaseException, options: Mapping[str, 
     if not isinstance(error, OptionsError):
         return [Fault(rule=configuration_problem(name, error, options))]
     faults = []
-    for fault in error.faults:
+    for each in error.faults:
+        fault = _in_table_of(name, each)
         found = without_secrets(fault.found, options) if isinstance(fault.found, str) else fault.found
         faults.append(replace(fault, rule=without_secrets(fault.rule, options), found=found))
     return faults
+
+
+def _in_table_of(name: str, fault: Fault) -> Fault:
+    """Return a fault with the path that the plugin ``name`` has in the configuration: the author of a plugin does not
+    know whether it is loaded by its entry point or as ``module:Class``."""
+    from headrace.quota_callbacks.value_texts import dotted
+
+    given, actual = fault.path[: len(OPTIONS) + 1], (*OPTIONS, name)
+    if given[:-1] != OPTIONS or given == actual:
+        return fault
+    first = fault.first
+    if first is not None and first[: len(given)] == given:
+        first = (*actual, *first[len(given) :])
+    rule = fault.rule.replace(dotted(given), dotted(actual))
+    return replace(fault, path=(*actual, *fault.path[len(given) :]), first=first, rule=rule)
 
 
 def collected(call: Callable[[], Iterable[Metric] | None]) -> tuple[Metric, ...]:

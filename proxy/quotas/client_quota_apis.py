@@ -7,13 +7,13 @@ Errors are those of a broker (`rules`); this module adds the errors that a broke
 from __future__ import annotations
 
 from contextlib import nullcontext
+from functools import partial
 from itertools import chain
-from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import structlog
-import trio
 
-from headrace.proxy.long_work import in_slices
+from headrace.proxy.long_work import LongSteps, in_slices
 from headrace.proxy.quotas.authorization import Permissions, may
 from headrace.proxy.quotas.rules.filters import compile_filter, described_parts
 from headrace.proxy.quotas.rules.refusals import Refusal
@@ -28,6 +28,8 @@ from headrace.proxy.wire.client_quotas import (
     read_filter,
 )
 from headrace.quota_callbacks.api_keys import ApiKey
+from headrace.quota_callbacks.client_addresses import counted_address
+from headrace.quota_callbacks.entities import ANONYMOUS
 from headrace.quota_callbacks.error_codes import ErrorCode
 from headrace.quota_callbacks.identities import QuotaOperation
 
@@ -35,6 +37,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Mapping, Sequence
     from contextlib import AbstractContextManager
 
+    from headrace.proxy.long_work import InTurn
     from headrace.proxy.quotas.authorization import AskPlugins
     from headrace.proxy.quotas.definitions import QuotaDefinitions
     from headrace.proxy.quotas.follower import StoreFollower
@@ -46,8 +49,6 @@ if TYPE_CHECKING:
     from headrace.quota_callbacks.requests import Connection
 
     Paused = Callable[[], AbstractContextManager[None]]
-
-T = TypeVar("T")
 
 _NO_VALUES: Mapping[str, float] = {}
 
@@ -98,10 +99,10 @@ class ClientQuotaApis:
         """The brokers' own quotas. ``shows_brokers`` is whether they are described, too."""
         self.shows_brokers = False
         self.max_reply_bytes = 64 * 2**20
-        self._describing, self._altering = trio.Lock(), trio.Lock()
-        """Locks that let one description and one alteration be processed at a time. Otherwise the slices of all of them
-        would be a long turn of the loop, and the replies of many descriptions would need memory before they are
-        counted."""
+        self._describing, self._altering = LongSteps(), LongSteps()
+        """Let one description and one alteration be processed at a time, those of each client in its turn. Otherwise
+        the slices of all of them would be a long turn of the loop, and the replies of many descriptions would need
+        memory before they are counted."""
         self._repeated = RepeatedLines()
 
     async def answer(
@@ -121,18 +122,20 @@ class ClientQuotaApis:
 
         Waits for the store, for at most ``client_quotas.timeout``. If cancelled, an alteration may or may not be made.
         """
+        owner = counted_address(connection.peer.host) if connection.user == ANONYMOUS else connection.user
         if api_key == ApiKey.ALTER_CLIENT_QUOTAS:
-            request = await self._in_turn(alterations_in_steps(version, body, MAX_ALTER_ROWS), paused)
+            in_turn = partial(self._altering.run, owner, paused=paused)
+            request = await in_turn(alterations_in_steps(version, body, MAX_ALTER_ROWS))
             if allowed:
                 author = Author(principal=connection.user, address=connection.peer.host)
-                results = await self._alter(request, author, paused)
+                results = await self._alter(request, author, in_turn, paused)
             else:
                 self._log_denial(connection)
                 results = refused_results(request, NOT_AUTHORIZED)
-            return await self._in_turn(alter_response_in_steps(version, results), paused)
+            return await in_turn(alter_response_in_steps(version, results))
         if not allowed:
             return describe_error(version, NOT_AUTHORIZED.error_code, NOT_AUTHORIZED.error_message)
-        return await self._describe(version, body, paused)
+        return await self._describe(version, body, owner, paused)
 
     def allows(self, connection: Connection, api_key: int, *, authenticated: bool) -> bool:
         """Return whether a client that the broker has accepted may do what a request with this API key does.
@@ -152,7 +155,7 @@ class ClientQuotaApis:
             host, user = connection.peer.host, connection.user
             log.warning("a change of quotas is denied", principal=user, address=host, left_out=left_out or None)
 
-    async def _describe(self, version: int, body: memoryview, paused: Paused) -> bytes:
+    async def _describe(self, version: int, body: memoryview, owner: str, paused: Paused) -> bytes:
         matches = compile_filter(read_filter(version, body), self._schema)
         if isinstance(matches, Refusal):
             return describe_error(version, matches.error_code, matches.error_message)
@@ -162,12 +165,7 @@ class ClientQuotaApis:
                     await self._follower.catch_up()
         except StoreError as error:
             return describe_error(version, error_code_of(error), str(error))
-        with paused():
-            await self._describing.acquire()
-        try:
-            return await in_slices(self._description_in_steps(version, matches), paused)
-        finally:
-            self._describing.release()
+        return await self._describing.run(owner, self._description_in_steps(version, matches), paused)
 
     def _description_in_steps(self, version: int, matches: EntityPredicate) -> Generator[None, None, bytes]:
         """Return the body of the description, with a yield before each entity. Quotas may change meanwhile."""
@@ -191,7 +189,9 @@ class ClientQuotaApis:
                 return describe_error(version, ErrorCode.INVALID_REQUEST, reason)
         return response.body(remark=self.brokers.remark() if self.brokers is not None else "")
 
-    async def _alter(self, request: AlterRequest, author: Author, paused: Paused) -> Sequence[AlterResult]:
+    async def _alter(
+        self, request: AlterRequest, author: Author, in_turn: InTurn, paused: Paused
+    ) -> Sequence[AlterResult]:
         if self._follower is None:
             return refused_results(request, NO_STORE)
         deadline = self._follower.deadline()
@@ -199,7 +199,7 @@ class ClientQuotaApis:
             with paused():
                 await self._follower.catch_up(deadline)  # what others have changed decides about removals
             validation = validation_in_steps(request, self._schema, self._definitions.stored, self._further_check)
-            validated = await self._in_turn(validation, paused)
+            validated = await in_turn(validation)
             if not validated.alterations:
                 return validated.results
             with paused():
@@ -220,15 +220,6 @@ class ClientQuotaApis:
         """Log a failure of the store, of which every request of every client could have one."""
         if (left_out := self._repeated.due(event, str(error))) is not None:
             log.warning(event, principal=author.principal, reason=str(error), left_out=left_out or None)
-
-    async def _in_turn(self, steps: Generator[None, None, T], paused: Paused) -> T:
-        """Do a part of the work for an alteration, while no other alteration is worked on."""
-        with paused():
-            await self._altering.acquire()
-        try:
-            return await in_slices(steps, paused)
-        finally:
-            self._altering.release()
 
     async def audit(self, *, newest: int, before: int | None) -> dict[str, Any]:
         """Return the page ``/quotas/audit``: the ``newest`` changes before the position ``before``, newest first.

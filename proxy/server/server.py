@@ -49,7 +49,7 @@ from headrace.quota_callbacks.topic_names import TopicNames
 
 if TYPE_CHECKING:
     import socket
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Awaitable, Callable, Generator
 
     import pluggy
 
@@ -355,10 +355,14 @@ class Server:
         """Close idle, overdue and old connections, after the owners of tokens were adopted that have become known."""
         while True:
             await trio.sleep(min(SWEEP_S, check_interval_s(self.shared.limits)))
-            now_s = trio.current_time()
-            for connection in list(self.connections):
+            await in_slices(self._end_overdue_in_steps(trio.current_time()))
+
+    def _end_overdue_in_steps(self, now_s: float) -> Generator[None, None, None]:
+        for connection in list(self.connections):
+            if connection in self.connections:  # it may have ended since the last step
                 adopt_late_owner(connection)
                 end_if_overdue(connection, now_s)
+            yield
 
     async def _reload_certificates(self) -> None:
         """Use new certificates when their files have changed, and warn of those that expire."""

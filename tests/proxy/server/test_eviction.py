@@ -96,3 +96,26 @@ def test_clients_that_were_not_accepted_are_closed_first_if_they_hold_enough(mon
     closed = closed_at_the_limit(monkeypatch, served, *strangers)
     assert served not in closed
     assert len(closed) == 30
+
+
+def test_connections_are_not_looked_at_for_each_message_above_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They stay above it while those that end have not freed their memory."""
+    looks = 0
+
+    class Ending(StubConnection):
+        def __init__(self) -> None:
+            super().__init__("192.0.2.1", LIMIT // 4, ended=True)
+
+        def __getattribute__(self, name: str) -> Any:
+            nonlocal looks
+            looks += name == "memory_bytes"
+            return super().__getattribute__(name)
+
+    closed_at_the_limit(monkeypatch, Ending())
+    before = looks
+    for _ in range(1000):
+        held.add(1)
+        held.add(-1)
+    assert looks == before
+    held.add(LIMIT // 32)
+    assert looks > before
