@@ -92,7 +92,7 @@ async def _ask_for_acceptance(state: ConnectionState, head: RequestHead) -> None
     """
     if not state.authenticates:
         await state.listener.upstream.wait_for_refresh()
-        if state.is_accepted():
+        if state.update_accepted():
             return
     version, body = finish(ask_for_topics(()))
     watch = Stopwatch(state.shared.thread_time)

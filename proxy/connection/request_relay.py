@@ -343,7 +343,7 @@ class RequestRelay(RequestForwarding):
         sasl = state.sasl
         if sasl is not None and sasl.exchange is not None and head.api_key not in _LOGIN_APIS:
             raise ClientFault(f"{API_NAMES[head.api_key]} in the middle of an authentication, where it is not served")
-        if not state.accepted and state.is_accepted():
+        if not state.accepted and state.update_accepted():
             return False
         if head.api_key in HANDSHAKE_APIS:
             if not state.accepted:

@@ -125,4 +125,4 @@ class UnservedConnections:
 
 
 def _is_unserved(connection: ConnectionState) -> bool:
-    return not connection.ended and (connection.current is None or not connection.is_accepted())
+    return not connection.ended and (connection.current is None or not connection.update_accepted())

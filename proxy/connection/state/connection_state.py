@@ -51,11 +51,10 @@ class ConnectionState:
               |                  v                    |
               +------ 4 ----> ENDED <----- 4 ---------+
 
-    1. The broker has shown that it serves the client, or the proxy has accepted the client's login: `is_accepted`,
+    1. The broker has shown that it serves the client, or the proxy has accepted the client's login: `update_accepted`,
        `note_accepted`, `note_owner`, `note_proved`, `note_broker_login`.
     2. `begin_drain`, `stop_reading`.
-    3. `end_if_drained`. This is an end without a fault, so there is no ``reason``; the property `ended`, which means
-       "ended for a reason", stays false.
+    3. `end_if_drained`. This is an end without a fault, so there is no ``reason``.
     4. `end`, `end_for_fault` and `cancel`, also from DRAINING. Most connections end so from ACCEPTED, when the client
        or the broker closes; in that case, too, there is no ``reason`` if nothing was in flight.
 
@@ -187,12 +186,12 @@ class ConnectionState:
         self._reason: str | None = None
         self._scope = trio.CancelScope()
         self._reply_turn: trio.Event | None = None
-        self.is_accepted()
+        self.update_accepted()
 
     # --- UNACCEPTED to ACCEPTED ---
 
-    def is_accepted(self) -> bool:
-        """Return whether the broker has shown by now that it serves this client.
+    def update_accepted(self) -> bool:
+        """Accept the client if the broker has shown by now that it serves it; return whether it is accepted.
 
         A client that has to authenticate to the proxy is not, also if brokers serve clients without authentication.
         """
@@ -479,8 +478,8 @@ class ConnectionState:
 
     @property
     def ended(self) -> bool:
-        """Whether the connection was ended for a reason, so that nothing more is read."""
-        return self.reason is not None
+        """Whether the connection has ended, or its client has closed its side, so that nothing more is read."""
+        return self._reason is not None or self._scope.cancel_called
 
     def drop_held(self) -> None:
         """Free the memory of the relays at once, since the connection is ended."""

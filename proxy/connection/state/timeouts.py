@@ -71,7 +71,7 @@ def end_if_overdue(state: ConnectionState, now_s: float) -> None:
     elif is_slow(state, now_s):
         reason = f"a request arrives too slowly: limits.request_timeout = {limits.request_timeout_s:g} s"
         state.end_for_fault("client", reason, "slow")
-    elif not state.is_accepted() and now_s - _unaccepted_since_s(state, now_s) > limits.login_timeout_s:
+    elif not state.update_accepted() and now_s - _unaccepted_since_s(state, now_s) > limits.login_timeout_s:
         what = "the broker did not accept the client"
         if state.token_login is not None:
             what = "the client sent no request, and the owner of its token was not found,"

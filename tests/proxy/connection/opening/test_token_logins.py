@@ -391,7 +391,7 @@ async def test_one_whom_the_broker_served_before_waits_too(autojump_clock: MockC
     """The brokers had served anybody until the client authenticated."""
     async with open_scene() as scene:
         scene.book.upstream.serves_anonymous = True
-        assert scene.book.connection.is_accepted()
+        assert scene.book.connection.update_accepted()
         scene.book.upstream.serves_anonymous = False
         await scene.log_in()
         await beat(scene.book)
