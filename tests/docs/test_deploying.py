@@ -32,6 +32,7 @@ from headrace.config.tables.limits import Limits
 from headrace.proxy.network.topology import Topology
 from headrace.proxy.output_queue import END_TIMEOUT_S
 from headrace.proxy.server.server import CLOSE_TIMEOUT_S
+from headrace.quota_callbacks.api_keys import ApiKey
 from headrace.quota_callbacks.requests import Address
 from testbed.kafka.cluster import KafkaCluster
 from testbed.kafka.tools import Tool, run_tool
@@ -59,7 +60,7 @@ FENCE = re.compile(r"^( *)```([a-z]*)\n(.*?)^\1```$", re.DOTALL | re.MULTILINE)
 ADMIN = "127.0.0.1:9190"
 STOPPED_AFTER_S = Shutdown().drain_timeout_s + CLOSE_TIMEOUT_S + END_TIMEOUT_S
 FILES_A_CONNECTION = 6  # two sockets, and a pipe each way
-API_VERSIONS = struct.pack(">ihhih3s", 13, 18, 0, 1, 3, b"abc")
+API_VERSIONS = struct.pack(">ihhih3s", 13, ApiKey.API_VERSIONS, 0, 1, 3, b"abc")
 
 
 def blocks(language: str) -> list[str]:

@@ -16,6 +16,7 @@ from examples.demo.scenario import CLIENTS, MIB, proxy_config
 from examples.demo.table import MOST_BARS, Row, State, draw, sparkline
 from examples.demo.throttle_watch import ThrottleWatch
 from examples.demo.verdict import ClientOutcome, Outcome, faults, mib, paragraph
+from headrace.quota_callbacks.api_keys import ApiKey
 from headrace.quota_callbacks.requests import Address, Connection, Request
 
 GOOD = ClientOutcome(
@@ -171,7 +172,7 @@ async def test_the_plugin_adds_up_mutes_without_counting_twice(autojump_clock: t
     begin_s = trio.current_time()
 
     def completed(at_s: float, throttle_ms: int) -> None:
-        request = Request(connection, 0, 13, 1, "client", 100, begin_s + at_s)
+        request = Request(connection, ApiKey.PRODUCE, 13, 1, "client", 100, begin_s + at_s)
         request.throttle_ms = throttle_ms
         request.throttled_s = begin_s + at_s if throttle_ms else None
         watch.request_completed(request)
