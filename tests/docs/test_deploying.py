@@ -519,12 +519,12 @@ def two_clients(address: tuple[str, int]) -> list[bool]:
 @pytest.mark.exhaustive
 def test_the_commands_for_the_brokers_and_what_they_are_for(guarded: KafkaCluster, tmp_path: Path) -> None:
     server = guarded.bootstrap_servers
-    said = ""
+    output = ""
     for text in [each for each in blocks("sh") if "kafka-" in each]:
         for program, *arguments in commands(text):
             there = [each.replace("kafka-1.internal:9092", server) for each in arguments]
-            said += run_tool(KAFKA_TOOLS[program], there).stdout
-    assert all(f"User:orders, host=192.0.2.{last}, operation=WRITE" in said for last in (11, 12))
+            output += run_tool(KAFKA_TOOLS[program], there).stdout
+    assert all(f"User:orders, host=192.0.2.{last}, operation=WRITE" in output for last in (11, 12))
     described = run_tool(Tool.CONFIGS, ["--bootstrap-server", server, "--describe", "--entity-type", "ips"]).stdout
     assert described.count("connection_creation_rate=1000.0") == 2
     brokers = ["--bootstrap-server", server, "--entity-type", "brokers", "--entity-default"]

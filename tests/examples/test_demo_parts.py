@@ -52,7 +52,7 @@ def test_a_paragraph_has_the_numbers_of_the_run() -> None:
 
 
 @pytest.mark.parametrize(
-    ("changes", "said"),
+    ("changes", "message"),
     [
         ({"rate": 2.21 * MIB}, "misbehaving was 10% above its limit of 2 MiB/s"),
         ({"rate": 3.0 * MIB}, "misbehaving was 50% above its limit of 2 MiB/s"),
@@ -61,9 +61,9 @@ def test_a_paragraph_has_the_numbers_of_the_run() -> None:
         ({"lost_connections": 1}, "1 connection of misbehaving were closed"),
     ],
 )
-def test_what_does_not_hold_is_said(changes: dict[str, object], said: str) -> None:
-    assert faults(outcome(**changes)) == [said]
-    assert f"FAILED: {said}." in paragraph(outcome(**changes))
+def test_what_does_not_hold_is_said(changes: dict[str, object], message: str) -> None:
+    assert faults(outcome(**changes)) == [message]
+    assert f"FAILED: {message}." in paragraph(outcome(**changes))
     assert "Every limit held" not in paragraph(outcome(**changes))
 
 
