@@ -27,7 +27,6 @@ CROWDED = {
     "tests/config": "one module of tests for each module of config and of config/tables",
     "tests/docs": "one module of tests for each page, and for what all pages have in common",
     "tests/fuzzing/targets": "one module of targets for each package that reads what others have written",
-    "tests/proxy/connection": "one module of tests for each kind of traffic through a connection",
     "tests/proxy/wire": "one module of tests for each module of proxy/wire",
 }
 """Folders with more modules, and the reason why they are not divided."""
