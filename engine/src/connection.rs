@@ -17,7 +17,7 @@ use crate::fields::Stop;
 use crate::heads::{LENGTH_BYTES, ReplyHead, cap_fetch, read_reply, read_request};
 use crate::meters::{Answer, Meter, SeenIds};
 use crate::sockets::{HEAD_BYTES, Pipes, READ_BYTES, Read, SPLICE_FROM_BYTES, Socket, TAIL_BYTES, Unsent};
-use crate::table::{Kind, Row, Table};
+use crate::table::{Kind, PRODUCE, Row, Table};
 use crate::walks::fetch::FetchSteps;
 use crate::walks::produce::ProduceSteps;
 use crate::walks::produce_reply;
@@ -689,7 +689,7 @@ impl Connection {
                 }
             }
         }
-        if exchange.api_key == 0 {
+        if exchange.api_key == PRODUCE {
             if let Some(meter) = &self.terms.produced {
                 if meter.charge(place.now_ms(), i64::from(exchange.request_bytes)) != Answer::Charged {
                     exchange.arrived = false;

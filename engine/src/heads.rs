@@ -154,7 +154,9 @@ fn read_reply_fields(size: u32, bytes: &[u8], row: &Row, correlation_id: i32) ->
 mod tests {
     use super::{ReplyHead, RequestHead, cap_fetch, read_reply, read_request};
     use crate::fields::Stop;
-    use crate::table::{Kind, Row, Table};
+    use crate::table::{Kind, PRODUCE, Row, Table};
+
+    const FETCH: i16 = 1;
 
     fn row(kind: Kind, header_version: u8) -> Row {
         Row {
@@ -169,10 +171,10 @@ mod tests {
 
     fn table() -> Table {
         let mut table = Table::default();
-        table.insert(0, 8, row(Kind::Produce, 1));
-        table.insert(0, 11, row(Kind::Produce, 2));
-        table.insert(1, 11, row(Kind::Fetch, 1));
-        table.insert(1, 17, row(Kind::FetchWithHints, 2));
+        table.insert(PRODUCE as u16, 8, row(Kind::Produce, 1));
+        table.insert(PRODUCE as u16, 11, row(Kind::Produce, 2));
+        table.insert(FETCH as u16, 11, row(Kind::Fetch, 1));
+        table.insert(FETCH as u16, 17, row(Kind::FetchWithHints, 2));
         table
     }
 
@@ -183,7 +185,7 @@ mod tests {
         frame.extend(7_i32.to_be_bytes());
         frame.extend((client_id.len() as i16).to_be_bytes());
         frame.extend(client_id);
-        if version >= 9 && !(api_key == 1 && version < 12) {
+        if version >= 9 && !(api_key == FETCH && version < 12) {
             frame.push(0);
         }
         frame.extend(body);
@@ -195,7 +197,7 @@ mod tests {
     #[test]
     fn each_prefix_of_a_head_is_short() {
         let table = table();
-        let frame = request(0, 11, b"client", &[0, 0xff, 0xff, 1, 2, 3]);
+        let frame = request(PRODUCE, 11, b"client", &[0, 0xff, 0xff, 1, 2, 3]);
         let head_bytes = frame.len() - 3;
         for end in 0..head_bytes {
             assert_eq!(read_request(&frame[..end], &table, b"client", 1000).err(), Some(Stop::Short), "{end}");
@@ -204,7 +206,7 @@ mod tests {
         assert_eq!(row.kind, Kind::Produce);
         let expected = RequestHead {
             size: frame.len() as u32 - 4,
-            api_key: 0,
+            api_key: PRODUCE,
             version: 11,
             correlation_id: 7,
             body_at: 21,
@@ -217,7 +219,7 @@ mod tests {
     #[test]
     fn a_null_client_id_is_an_empty_one() {
         let table = table();
-        let mut frame = request(0, 8, b"", &[0xff, 0xff, 0xff, 0xff]);
+        let mut frame = request(PRODUCE, 8, b"", &[0xff, 0xff, 0xff, 0xff]);
         frame[12..14].fill(0xff);
         assert!(read_request(&frame, &table, b"", 1000).is_ok());
         assert_eq!(read_request(&frame, &table, b"client", 1000).err(), Some(Stop::Malformed));
@@ -227,19 +229,19 @@ mod tests {
     fn the_control_plane_gets_what_is_unusual() {
         let table = table();
         let unusual = [
-            request(0, 11, b"client", &[0, 0, 0, 1]),       // acks=0
-            request(0, 11, b"client", &[2, b'x', 0, 0, 1]), // acks=0, with a transactional id
-            request(0, 8, b"client", &[0, 1, b'x', 0, 0, 1]),
-            request(0, 11, b"other!", &[0, 0xff, 0xff, 1]), // another client id
-            request(0, 12, b"client", &[0, 0xff, 0xff, 1]), // no row
-            request(1, 11, b"client", &[0; 15]),            // a frame that ends within its head
+            request(PRODUCE, 11, b"client", &[0, 0, 0, 1]),       // acks=0
+            request(PRODUCE, 11, b"client", &[2, b'x', 0, 0, 1]), // acks=0, with a transactional id
+            request(PRODUCE, 8, b"client", &[0, 1, b'x', 0, 0, 1]),
+            request(PRODUCE, 11, b"other!", &[0, 0xff, 0xff, 1]), // another client id
+            request(PRODUCE, 12, b"client", &[0, 0xff, 0xff, 1]), // no row
+            request(FETCH, 11, b"client", &[0; 15]),              // a frame that ends within its head
         ];
         for frame in unusual {
             let mut followed = frame.clone();
             followed.extend([0; 64]);
             assert_eq!(read_request(&followed, &table, b"client", 1000).err(), Some(Stop::Malformed), "{frame:?}");
         }
-        let long = request(0, 11, b"client", &[0, 0xff, 0xff, 1]);
+        let long = request(PRODUCE, 11, b"client", &[0, 0xff, 0xff, 1]);
         assert_eq!(read_request(&long, &table, b"client", 10).err(), Some(Stop::Malformed));
     }
 
@@ -247,7 +249,7 @@ mod tests {
     fn a_transactional_id_is_skipped() {
         let table = table();
         for (version, body) in [(11, &[2, b'x', 0xff, 0xff][..]), (8, &[0, 1, b'x', 0xff, 0xff])] {
-            let frame = request(0, version, b"client", body);
+            let frame = request(PRODUCE, version, b"client", body);
             assert_eq!(read_request(&frame, &table, b"client", 1000).unwrap().0.version, version);
             assert_eq!(read_request(&frame[..frame.len() - 1], &table, b"client", 1000).err(), Some(Stop::Short));
         }
@@ -260,7 +262,7 @@ mod tests {
             let mut body = vec![0xff; skipped];
             body.extend(500_i32.to_be_bytes());
             body.extend(1000_i32.to_be_bytes());
-            let mut frame = request(1, version, b"", &body);
+            let mut frame = request(FETCH, version, b"", &body);
             let at = read_request(&frame, &table, b"", 1000).unwrap().0.fetch_limits_at.unwrap();
             cap_fetch(&mut frame, at, 2000);
             assert_eq!(frame[at..], [500_i32.to_be_bytes(), 1000_i32.to_be_bytes()].concat());

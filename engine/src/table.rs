@@ -3,6 +3,9 @@
 //! The control plane creates the table, from its own tables of APIs, plugins and costs. A request without a row is not
 //! relayed natively: its connection returns to the control plane.
 
+/// The API key of Produce. The time at which its whole request has arrived matters, since its bytes are charged then.
+pub const PRODUCE: i16 = 0;
+
 /// How the bodies of a request and its reply are processed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {

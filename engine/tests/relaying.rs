@@ -11,9 +11,8 @@ use headrace_engine::connection::{Connection, Rest, Terms};
 use headrace_engine::engine::Engine;
 use headrace_engine::meters::SeenIds;
 use headrace_engine::sockets::Socket;
-use headrace_engine::table::{Kind, Row, Table};
+use headrace_engine::table::{Kind, PRODUCE, Row, Table};
 
-const PRODUCE: i16 = 0;
 const HEARTBEAT: i16 = 12;
 
 /// The proxy's sockets, which stay open to the end.
@@ -29,8 +28,8 @@ fn table() -> Table {
         per_kib_ms: 0.0,
     };
     let mut table = Table::default();
-    table.insert(0, 3, row(Kind::Produce, None));
-    table.insert(12, 1, row(Kind::Plain, Some(0)));
+    table.insert(PRODUCE as u16, 3, row(Kind::Produce, None));
+    table.insert(HEARTBEAT as u16, 1, row(Kind::Plain, Some(0)));
     table
 }
 

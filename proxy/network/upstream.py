@@ -21,8 +21,8 @@ import trio
 
 from headrace.proxy.errors import UpstreamFault
 from headrace.proxy.network.sockets import PlainSocket
-from headrace.proxy.network.tls.kernel_socket import KernelTlsSocket, NotInKernel
-from headrace.proxy.network.tls.rustls.sockets import socket_kind
+from headrace.proxy.network.tls.kernel.sockets import KernelTlsSocket, NotInKernel
+from headrace.proxy.network.tls.rustls_socket import socket_kind
 from headrace.proxy.network.tls.secured_socket import SecuredSocket
 from headrace.proxy.network.tls.tls_socket import NoTurn
 from headrace.proxy.network.topology import learn

@@ -16,7 +16,7 @@ import trio
 from headrace.config.schema import DataPlane
 from headrace.config.values import count_threads
 from headrace.proxy.data_plane.native import is_native
-from headrace.proxy.network.tls.kernel_support import kernel_tls_problem
+from headrace.proxy.network.tls.kernel.support import kernel_tls_problem
 from headrace.proxy.output_queue import queued_output
 from headrace.proxy.server.running import run_loop
 from headrace.proxy.server.server import Server

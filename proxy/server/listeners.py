@@ -15,7 +15,7 @@ from headrace.proxy.network.broker_names import BrokerNames
 from headrace.proxy.network.listener import BrokerIdentities, Listener, ListenerSasl, ListenerTls
 from headrace.proxy.network.tls.contexts import client_context, server_context
 from headrace.proxy.network.tls.files import TlsFileError
-from headrace.proxy.network.tls.kernel_support import has_kernel_tls
+from headrace.proxy.network.tls.kernel.support import has_kernel_tls
 from headrace.proxy.network.tls.subjects.principals import PrincipalRules
 from headrace.proxy.network.topology import Topology
 from headrace.proxy.network.upstream import Upstream

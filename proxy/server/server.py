@@ -27,7 +27,7 @@ from headrace.proxy.network.admission import is_in
 from headrace.proxy.network.listening_sockets import accept_loop, close_sockets, open_sockets
 from headrace.proxy.network.sockets import PlainSocket
 from headrace.proxy.network.tls.renewal import CERTIFICATES_S, renew
-from headrace.proxy.network.tls.rustls.sockets import socket_kind
+from headrace.proxy.network.tls.rustls_socket import socket_kind
 from headrace.proxy.server.configured import choice_of, ports_of
 from headrace.proxy.server.eviction import MemoryLimit, UnservedConnections, return_large_objects
 from headrace.proxy.server.garbage_collection import Collector

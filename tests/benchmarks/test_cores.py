@@ -65,8 +65,8 @@ def test_the_prefix_pins_a_command() -> None:
         "-c",
         "import os; print(os.sched_getaffinity(0))",
     ]
-    said = subprocess.run(command, capture_output=True, text=True, timeout=30, check=True).stdout
-    assert said.strip() == f"{{{core}}}"
+    output = subprocess.run(command, capture_output=True, text=True, timeout=30, check=True).stdout
+    assert output.strip() == f"{{{core}}}"
 
 
 def test_a_running_process_is_pinned() -> None:

@@ -52,7 +52,7 @@ class BadQuota:
 
     lines: str
     line: int
-    said: str
+    message: str
     schema_sees: bool = True
 
 

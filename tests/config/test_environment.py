@@ -172,7 +172,7 @@ def test_an_empty_variable_counts_as_not_set() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "text", "said"),
+    ("name", "text", "message"),
     [
         ("HEADRACE_LOG__LEVEL", "loud", 'HEADRACE_LOG__LEVEL "loud": expected "debug", "info", "warning" or "error"'),
         ("HEADRACE_ENFORCEMENT__ENABLED", "no", 'HEADRACE_ENFORCEMENT__ENABLED "no": expected true or false'),
@@ -186,16 +186,16 @@ def test_an_empty_variable_counts_as_not_set() -> None:
         ),
     ],
 )
-def test_problems_name_the_variable(name: str, text: str, said: str) -> None:
+def test_problems_name_the_variable(name: str, text: str, message: str) -> None:
     (problem,) = refused({name: text}, plugins=("tracing",))
-    assert problem.startswith(said)
+    assert problem.startswith(message)
 
 
 def test_a_bad_value_in_the_file_is_reported_even_if_a_variable_wins() -> None:
-    (said,) = refused({"HEADRACE_LOG__LEVEL": "info"}, MINIMAL + "[log]\nlevel = 'loud'\n")
-    assert said.startswith('headrace.toml:5: log.level = "loud": ')
+    (message,) = refused({"HEADRACE_LOG__LEVEL": "info"}, MINIMAL + "[log]\nlevel = 'loud'\n")
+    assert message.startswith('headrace.toml:5: log.level = "loud": ')
 
 
 def test_a_variable_does_not_hide_that_its_section_is_no_table() -> None:
-    (said,) = refused({"HEADRACE_LOG__LEVEL": "info"}, MINIMAL + "log = 5\n")
-    assert said == "headrace.toml:4: log = 5: expected a table: [log] and keys below it"
+    (message,) = refused({"HEADRACE_LOG__LEVEL": "info"}, MINIMAL + "log = 5\n")
+    assert message == "headrace.toml:4: log = 5: expected a table: [log] and keys below it"

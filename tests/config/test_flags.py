@@ -116,7 +116,7 @@ DURATION = 'expected a duration such as "10s" (ms, s, m, h, d) or a number of se
 
 
 @pytest.mark.parametrize(
-    ("key", "given", "said"),
+    ("key", "given", "message"),
     [
         ("log.level", "loud", '--log-level "loud": expected "debug", "info", "warning" or "error"'),
         ("upstream.bootstrap_servers", "a:1,b", f'--bootstrap-servers "b": {CONNECT}; {NO_PORT}'),
@@ -133,8 +133,8 @@ DURATION = 'expected a duration such as "10s" (ms, s, m, h, d) or a number of se
         ("quota.windows", 0, "quota.windows: unknown key"),
     ],
 )
-def test_problems_name_the_flag(key: str, given: object, said: str) -> None:
-    assert refused({**REQUIRED, key: given}) == [said]
+def test_problems_name_the_flag(key: str, given: object, message: str) -> None:
+    assert refused({**REQUIRED, key: given}) == [message]
 
 
 def test_problems_of_flags_come_before_those_of_the_file() -> None:
@@ -146,8 +146,8 @@ def test_problems_of_flags_come_before_those_of_the_file() -> None:
 
 
 def test_an_invalid_value_in_the_file_is_reported_even_if_a_flag_overrides_it() -> None:
-    (said,) = refused({"log.level": "info"}, MINIMAL + "[log]\nlevel = 'loud'\n")
-    assert said.startswith('headrace.toml:5: log.level = "loud": ')
+    (message,) = refused({"log.level": "info"}, MINIMAL + "[log]\nlevel = 'loud'\n")
+    assert message.startswith('headrace.toml:5: log.level = "loud": ')
 
 
 def test_a_number_of_threads_under_both_names_is_a_conflict_wherever_they_are() -> None:

@@ -43,16 +43,18 @@ def test_options_of_plugins_that_are_loaded_or_disabled_are_taken() -> None:
 
 
 def test_the_interval_that_nothing_read_is_refused_with_the_reason() -> None:
-    said = refused(MINIMAL + "producer.id.quota.cache.cleanup.scheduler.interval.ms = 10\n")
-    assert said.startswith("headrace.toml:4: producer.id.quota.cache: cache.cleanup.scheduler.interval.ms was removed,")
-    assert "nothing reads it" in said
-    assert "delete the line" in said
+    message = refused(MINIMAL + "producer.id.quota.cache.cleanup.scheduler.interval.ms = 10\n")
+    assert message.startswith(
+        "headrace.toml:4: producer.id.quota.cache: cache.cleanup.scheduler.interval.ms was removed,"
+    )
+    assert "nothing reads it" in message
+    assert "delete the line" in message
 
 
 def test_the_watchdog_of_workers_is_refused_with_the_reason() -> None:
-    said = refused(MINIMAL + '[watchdog]\ntimeout = "10s"\n')
-    assert said.startswith("headrace.toml:4: watchdog: removed, together with the worker processes ")
-    assert "WatchdogSec" in said
+    message = refused(MINIMAL + '[watchdog]\ntimeout = "10s"\n')
+    assert message.startswith("headrace.toml:4: watchdog: removed, together with the worker processes ")
+    assert "WatchdogSec" in message
 
 
 # --- the advertised address ---

@@ -42,12 +42,12 @@ def test_a_file_is_read(tmp_path: Path) -> None:
 
 def test_line_ends_and_the_mark_of_windows_are_taken() -> None:
     assert loads(b"\xef\xbb\xbf" + MINIMAL.replace("\n", "\r\n").encode()) == loads(MINIMAL)
-    (said,) = problems(f"{MINIMAL}[log]\nlevel = 1\n".replace("\n", "\r\n").encode())
-    assert said.startswith("headrace.toml:5: log.level = 1: ")
+    (message,) = problems(f"{MINIMAL}[log]\nlevel = 1\n".replace("\n", "\r\n").encode())
+    assert message.startswith("headrace.toml:5: log.level = 1: ")
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
         ("a = 1\nb =\n", ":2:4: not valid TOML: invalid value"),
         ("a = 1\na = 2\n", ":2:6: not valid TOML: this key is set already"),
@@ -62,18 +62,18 @@ def test_line_ends_and_the_mark_of_windows_are_taken() -> None:
     ],
     ids=lambda text: text[:20],
 )
-def test_what_is_no_toml(text: str, said: str) -> None:
+def test_what_is_no_toml(text: str, message: str) -> None:
     with pytest.raises(ConfigSyntaxError) as caught:
         loads(text, "headrace.toml")
-    if sys.version_info[:2] == (3, 11) or "declared" in said or "digits" in said:  # tomllib's messages vary
-        assert str(caught.value) == f"headrace.toml{said}"
+    if sys.version_info[:2] == (3, 11) or "declared" in message or "digits" in message:  # tomllib's messages vary
+        assert str(caught.value) == f"headrace.toml{message}"
     assert "not valid TOML" in str(caught.value)
     assert caught.value.__cause__ is not None
 
 
 def test_a_long_line_of_wrong_syntax_is_shortened() -> None:
-    (said,) = problems(f"a = {'x' * 1000}")
-    assert len(said) < 200
+    (message,) = problems(f"a = {'x' * 1000}")
+    assert len(message) < 200
 
 
 def test_what_is_not_utf_8() -> None:
@@ -135,8 +135,8 @@ admin = 1
 enabled = "yes"
 exempt_users = ["a", 1]
 """
-    said = [line.partition(";")[0] for line in problems(text)]
-    assert said == [
+    messages = [line.partition(";")[0] for line in problems(text)]
+    assert messages == [
         (
             'headrace.toml:2: shutdown.drain_timeout = "soon": expected a duration such as "10s" (ms, s, m, h, d) '
             "or a number of seconds, from 0s to 1d"
@@ -159,7 +159,7 @@ exempt_users = ["a", 1]
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
         ("limit.max_connections = 5", "limit: unknown key; did you mean limits?"),
         ("[limits]\nmax_connection = 5", "limits.max_connection: unknown key; did you mean limits.max_connections?"),
@@ -191,9 +191,9 @@ exempt_users = ["a", 1]
         ("[plugins.options]\nx = 1", "plugins.options.x = 1: expected a table, headed [plugins.options.x]"),
     ],
 )
-def test_keys_that_are_not_there(text: str, said: str) -> None:
+def test_keys_that_are_not_there(text: str, message: str) -> None:
     line = MINIMAL.count("\n") + (2 if text.startswith("[") and "\n" in text else 1)
-    assert problems(f"{MINIMAL}{text}\n") == [f"headrace.toml:{line}: {said}"]
+    assert problems(f"{MINIMAL}{text}\n") == [f"headrace.toml:{line}: {message}"]
 
 
 def test_a_section_that_is_no_table_does_not_make_its_keys_missing() -> None:
@@ -232,8 +232,8 @@ def test_problems_are_data() -> None:
 
 
 def test_values_are_shown_on_one_line_and_shortened() -> None:
-    (said,) = problems(f'{MINIMAL}[log]\nlevel = """\n{"x" * 500}"""\n')
-    shown = said.partition(" = ")[2].partition(": expected")[0]
+    (message,) = problems(f'{MINIMAL}[log]\nlevel = """\n{"x" * 500}"""\n')
+    shown = message.partition(" = ")[2].partition(": expected")[0]
     assert shown == '"' + "x" * 76 + "..."
     assert toml_text({"a b": [1, 1.5, True, {}], "c": "d\ne"}) == '{ "a b" = [1, 1.5, true, {}], c = "d\\ne" }'
     assert toml_text("y" * 78) == '"' + "y" * 78 + '"'
@@ -244,9 +244,9 @@ def test_values_are_shown_on_one_line_and_shortened() -> None:
 
 
 def test_a_value_is_shortened_in_the_rule_that_names_it() -> None:
-    (said,) = problems(f'{MINIMAL}listen.node_ids = "{"9" * 5000}"\n')
-    assert '"' + "9" * 76 + "... is neither an id nor a range" in said
-    assert len(said) < 400
+    (message,) = problems(f'{MINIMAL}listen.node_ids = "{"9" * 5000}"\n')
+    assert '"' + "9" * 76 + "... is neither an id nor a range" in message
+    assert len(message) < 400
 
 
 def test_the_advertised_port_is_the_listening_port_unless_another_is_given() -> None:

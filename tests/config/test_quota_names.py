@@ -97,7 +97,7 @@ def test_quotas_with_names_of_plugins() -> None:
 
 
 @pytest.mark.parametrize(
-    ("lines", "line", "said"),
+    ("lines", "line", "message"),
     [
         (
             'entity = { taem = "blue" }\nproducer_byte_rate = 1',
@@ -137,9 +137,9 @@ def test_quotas_with_names_of_plugins() -> None:
         ('entity = { team = "Blue" }\nproducer_byte_rate = 2', 2, '.entity.team = "Blue": Blue is not in lower case'),
     ],
 )
-def test_errors_have_the_line_and_a_suggestion(lines: str, line: int, said: str) -> None:
+def test_errors_have_the_line_and_a_suggestion(lines: str, line: int, message: str) -> None:
     found = refused(f"[[quotas]]\n{lines}\n")
-    assert found.startswith(f"headrace.toml:{BEFORE + line}: quotas[0]{said}")
+    assert found.startswith(f"headrace.toml:{BEFORE + line}: quotas[0]{message}")
 
 
 def test_all_errors_are_reported_at_once() -> None:

@@ -41,7 +41,7 @@ def test_limits(key: QuotaKey, written: str, limit: float) -> None:
 
 @pytest.mark.parametrize("case", BAD_QUOTAS, ids=lambda case: case.lines)
 def test_quotas_that_are_refused(case: BadQuota) -> None:
-    assert refused(f"[[quotas]]\n{case.lines}\n") == f"headrace.toml:{BEFORE + case.line}: {case.said}"
+    assert refused(f"[[quotas]]\n{case.lines}\n") == f"headrace.toml:{BEFORE + case.line}: {case.message}"
 
 
 def test_the_keys_are_those_of_the_callbacks() -> None:
@@ -66,18 +66,18 @@ def test_one_entity_in_several_tables_with_different_keys_is_merged() -> None:
 def test_the_same_entity_and_key_twice_is_refused_with_both_lines() -> None:
     pair = 'entity = { user = "alice", client-id = "<default>" }'
     swapped = 'entity = { client-id = "<default>", user = "alice" }'
-    said = refused(
+    message = refused(
         f'[[quotas]]\n{pair}\nproducer_byte_rate = 1\n\n[[quotas]]\nproducer_byte_rate = "2MiB"\n{swapped}\n'
     )
-    assert said == (
+    assert message == (
         f"headrace.toml:{BEFORE + 6}: quotas[1].producer_byte_rate: set twice for user=alice, client-id=<default>; "
         f"the first is quotas[0].producer_byte_rate at line {BEFORE + 3}"
     )
 
 
 def test_every_fault_of_every_table_is_reported() -> None:
-    said = refused('[[quotas]]\nentity = { user = "" }\nproducer_byte_rate = 0\n[[quotas]]\nfetch = 1\n').splitlines()
-    assert [line.partition(": ")[2].partition(":")[0] for line in said] == [
+    lines = refused('[[quotas]]\nentity = { user = "" }\nproducer_byte_rate = 0\n[[quotas]]\nfetch = 1\n').splitlines()
+    assert [line.partition(": ")[2].partition(":")[0] for line in lines] == [
         'quotas[0].entity.user = ""',
         "quotas[0].producer_byte_rate = 0",
         "quotas[1].entity",
@@ -86,7 +86,7 @@ def test_every_fault_of_every_table_is_reported() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
         ("[quotas]\nx = 1", "quotas = { x = 1 }: expected tables, each headed [[quotas]]"),
         ("quotas = 1", "quotas = 1: expected tables, each headed [[quotas]]"),
@@ -94,8 +94,8 @@ def test_every_fault_of_every_table_is_reported() -> None:
         ("[[quota]]\nx = 1", "quota = [{ x = 1 }]: expected a table: [quota] and keys below it; did you mean quotas?"),
     ],
 )
-def test_not_an_array_of_tables(text: str, said: str) -> None:
-    assert refused(text) == f"headrace.toml:{BEFORE + 1}: {said}"
+def test_not_an_array_of_tables(text: str, message: str) -> None:
+    assert refused(text) == f"headrace.toml:{BEFORE + 1}: {message}"
 
 
 NUMBERS = st.floats() | st.integers() | st.integers(2**63 - 3, 2**63 + 3) | st.floats(-1, 3) | st.just(10**400)

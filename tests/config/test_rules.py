@@ -11,7 +11,7 @@ listen.advertised_host = "kafka.example.com"
 """
 
 
-def said(text: str) -> list[str]:
+def problems_of(text: str) -> list[str]:
     try:
         loads(text, "headrace.toml")
     except ConfigValueError as error:
@@ -27,12 +27,12 @@ TOO_HIGH = "(this port + 1 + id), above 65535; lower the port or narrow listen.n
 
 
 def test_every_broker_has_a_port_of_its_own() -> None:
-    assert said(head(address="127.0.0.1:65503")) == []
-    assert said(head(address="127.0.0.1:65504")) == [
+    assert problems_of(head(address="127.0.0.1:65503")) == []
+    assert problems_of(head(address="127.0.0.1:65504")) == [
         f'headrace.toml:2: listen.address = "127.0.0.1:65504": broker 31 would be at port 65536 {TOO_HIGH} ("0-31")'
     ]
-    assert said(head() + 'listen.node_ids = "0-2,56342"\n') == []
-    assert said(head() + 'listen.node_ids = "0-2,9999999999"\n') == [
+    assert problems_of(head() + 'listen.node_ids = "0-2,56342"\n') == []
+    assert problems_of(head() + 'listen.node_ids = "0-2,9999999999"\n') == [
         (
             'headrace.toml:2: listen.address = "127.0.0.1:9192": broker 9999999999 would be at port 10000009192 '
             f'{TOO_HIGH} ("0-2,9999999999")'
@@ -41,8 +41,8 @@ def test_every_broker_has_a_port_of_its_own() -> None:
 
 
 def test_every_advertised_port_is_one() -> None:
-    assert said(head() + "listen.advertised_port = 65503\n") == []
-    assert said(head() + "listen.advertised_port = 65504\n") == [
+    assert problems_of(head() + "listen.advertised_port = 65503\n") == []
+    assert problems_of(head() + "listen.advertised_port = 65504\n") == [
         f'headrace.toml:4: listen.advertised_port = 65504: broker 31 would be at port 65536 {TOO_HIGH} ("0-31")'
     ]
 
@@ -60,7 +60,7 @@ def test_every_advertised_port_is_one() -> None:
     ],
 )
 def test_the_admin_server_wants_no_port_of_clients(address: str, admin: str, taken_by: str) -> None:
-    assert said(head(address=address) + f'admin.listen = "{admin}"\nadmin.token_file = "token"\n') == [
+    assert problems_of(head(address=address) + f'admin.listen = "{admin}"\nadmin.token_file = "token"\n') == [
         (
             f'headrace.toml:4: admin.listen = "{admin}": the port is taken by {taken_by} of listen.address '
             f'("{address}"); choose another'
@@ -82,12 +82,12 @@ def test_the_admin_server_wants_no_port_of_clients(address: str, admin: str, tak
     ],
 )
 def test_admin_servers_that_stand_apart(address: str, admin: str) -> None:
-    assert said(head(address=address) + f'admin.listen = "{admin}"\nadmin.token_file = "token"\n') == []
+    assert problems_of(head(address=address) + f'admin.listen = "{admin}"\nadmin.token_file = "token"\n') == []
 
 
 @pytest.mark.parametrize("admin", ["0.0.0.0:1", "[::]:1", "10.0.0.1:1", "[2001:db8::1]:1", "kafka.example.com:1"])
 def test_an_admin_server_beyond_loopback_has_tokens(admin: str) -> None:
-    (problem,) = said(head() + f'admin.listen = "{admin}"\n')
+    (problem,) = problems_of(head() + f'admin.listen = "{admin}"\n')
     assert problem == (
         f'headrace.toml:4: admin.token_file: required, since admin.listen ("{admin}") is neither a loopback address'
         " nor a Unix socket, and clients do not authenticate by certificates (admin.tls.client_certificates);"
@@ -102,13 +102,13 @@ ADMIN_CERTIFICATES = 'admin.tls.certificate_file = "a"\nadmin.tls.client_ca_file
 def test_certificates_of_clients_take_the_place_of_tokens(shown: str) -> None:
     text = head() + 'admin.listen = "0.0.0.0:1"\n' + ADMIN_CERTIFICATES
     text += f'admin.tls.client_certificates = "{shown}"\n'
-    assert said(text) == []
-    (problem,) = said(text + "admin.tls.certificate_authorizes = false\n")
+    assert problems_of(text) == []
+    (problem,) = problems_of(text + "admin.tls.certificate_authorizes = false\n")
     assert "admin.token_file: required" in problem
 
 
 def test_tls_is_not_for_a_unix_socket() -> None:
-    assert said(head() + 'admin.listen = "unix:/run/a.sock"\nadmin.tls.certificate_file = "a.pem"\n') == [
+    assert problems_of(head() + 'admin.listen = "unix:/run/a.sock"\nadmin.tls.certificate_file = "a.pem"\n') == [
         (
             'headrace.toml:5: admin.tls.certificate_file = "a.pem": a Unix socket has no TLS: admin.listen is'
             ' "unix:/run/a.sock", to which only the proxy\'s user can connect; remove the table admin.tls, or let'
@@ -119,11 +119,11 @@ def test_tls_is_not_for_a_unix_socket() -> None:
 
 @pytest.mark.parametrize("table", ["listen", "admin"])
 def test_tls_of_a_server_is_complete(table: str) -> None:
-    assert said(head() + f'{table}.tls.key_file = "key.pem"\n') == [
+    assert problems_of(head() + f'{table}.tls.key_file = "key.pem"\n') == [
         f"headrace.toml:4: {table}.tls.certificate_file: required, since other keys of {table}.tls are set"
     ]
     shown = f'{table}.tls.certificate_file = "a.pem"\n{table}.tls.client_certificates = "required"\n'
-    assert said(head() + shown) == [
+    assert problems_of(head() + shown) == [
         (
             f"headrace.toml:4: {table}.tls.client_ca_file: required, since {table}.tls.client_certificates is"
             ' "required"; expected the path of a file'
@@ -133,7 +133,7 @@ def test_tls_of_a_server_is_complete(table: str) -> None:
 
 @pytest.mark.parametrize("admin", ["127.0.0.1:1", "127.9.9.9:1", "localhost:1", "[::1]:1", "unix:/run/admin.sock"])
 def test_an_admin_server_of_this_machine_alone_needs_none(admin: str) -> None:
-    assert said(head() + f'admin.listen = "{admin}"\n') == []
+    assert problems_of(head() + f'admin.listen = "{admin}"\n') == []
 
 
 @pytest.mark.parametrize(
@@ -147,7 +147,7 @@ def test_an_admin_server_of_this_machine_alone_needs_none(admin: str) -> None:
     ],
 )
 def test_the_proxy_does_not_connect_to_itself(address: str, upstream: str, taken_by: str) -> None:
-    assert said(head(address=address, upstream=upstream)) == [
+    assert problems_of(head(address=address, upstream=upstream)) == [
         (
             f'headrace.toml:1: upstream.bootstrap_servers[0] = "{upstream}": the proxy would connect to itself: '
             f'this is {taken_by} of listen.address ("{address}")'
@@ -160,13 +160,13 @@ def test_the_proxy_does_not_connect_to_itself(address: str, upstream: str, taken
     [("127.0.0.1:9092", "127.0.0.1:9091"), ("0.0.0.0:9092", "kafka-1:9092"), ("127.0.0.1:9092", "127.0.0.2:9092")],
 )
 def test_upstreams_that_are_elsewhere(address: str, upstream: str) -> None:
-    assert said(head(address=address, upstream=upstream)) == []
+    assert problems_of(head(address=address, upstream=upstream)) == []
 
 
 def test_a_file_beside_a_topic_of_quotas_has_no_effect() -> None:
     lines = 'client_quotas.store = "topic"\n'
-    assert said(head() + lines) == []
-    assert said(head() + lines + 'client_quotas.file = "quotas.sqlite"\n') == [
+    assert problems_of(head() + lines) == []
+    assert problems_of(head() + lines + 'client_quotas.file = "quotas.sqlite"\n') == [
         (
             'headrace.toml:5: client_quotas.file = "quotas.sqlite": without effect with client_quotas.store = "topic"; '
             'remove it, or choose "sqlite"'
@@ -175,14 +175,14 @@ def test_a_file_beside_a_topic_of_quotas_has_no_effect() -> None:
 
 
 def test_a_rule_is_silent_while_one_of_its_keys_is_bad() -> None:
-    problems = said(head(address="127.0.0.1:65535") + "listen.node_ids = 5\n")
+    problems = problems_of(head(address="127.0.0.1:65535") + "listen.node_ids = 5\n")
     assert [line.partition(" =")[0] for line in problems] == ["headrace.toml:4: listen.node_ids"]
 
 
 @pytest.mark.parametrize("workers", ['"auto"', "2"])
 def test_workers_are_the_threads_of_the_data_plane(workers: str) -> None:
-    assert said(f"workers = {workers}\ndata_plane_threads = 3\n{head()}") == [
+    assert problems_of(f"workers = {workers}\ndata_plane_threads = 3\n{head()}") == [
         f"headrace.toml:1: workers = {workers}: deprecated, and data_plane_threads = 3 is set; remove workers"
     ]
-    assert said(f"workers = {workers}\ndata_plane_threads = {workers}\n{head()}") == []
-    assert said(f'workers = {workers}\ndata_plane = "native"\n{head()}') == []
+    assert problems_of(f"workers = {workers}\ndata_plane_threads = {workers}\n{head()}") == []
+    assert problems_of(f'workers = {workers}\ndata_plane = "native"\n{head()}') == []

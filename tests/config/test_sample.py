@@ -159,12 +159,12 @@ def comments() -> dict[str, str]:
 
 @pytest.mark.parametrize("leaf", [leaf for leaf in keys(Config) if leaf.key not in TABLES])
 def test_every_key_has_an_explanation_that_names_its_flag(leaf: Any) -> None:
-    said = comments()[leaf.key]
-    assert said.endswith("."), f"no word about {leaf.key}"
+    comment = comments()[leaf.key]
+    assert comment.endswith("."), f"no word about {leaf.key}"
     if leaf.about.flag is not None:
-        assert said.endswith(f"Also {leaf.about.flag}.")
-    assert ("Required." in said) == leaf.required
-    assert ("Also --" in said) == (leaf.about.flag is not None)
+        assert comment.endswith(f"Also {leaf.about.flag}.")
+    assert ("Required." in comment) == leaf.required
+    assert ("Also --" in comment) == (leaf.about.flag is not None)
 
 
 def test_no_line_is_too_long_for_a_terminal_of_120() -> None:

@@ -32,6 +32,7 @@ from headrace.config.tables.limits import Limits
 from headrace.proxy.network.topology import Topology
 from headrace.proxy.output_queue import END_TIMEOUT_S
 from headrace.proxy.server.server import CLOSE_TIMEOUT_S
+from headrace.quota_callbacks.api_keys import ApiKey
 from headrace.quota_callbacks.requests import Address
 from testbed.kafka.cluster import KafkaCluster
 from testbed.kafka.tools import Tool, run_tool
@@ -59,7 +60,7 @@ FENCE = re.compile(r"^( *)```([a-z]*)\n(.*?)^\1```$", re.DOTALL | re.MULTILINE)
 ADMIN = "127.0.0.1:9190"
 STOPPED_AFTER_S = Shutdown().drain_timeout_s + CLOSE_TIMEOUT_S + END_TIMEOUT_S
 FILES_A_CONNECTION = 6  # two sockets, and a pipe each way
-API_VERSIONS = struct.pack(">ihhih3s", 13, 18, 0, 1, 3, b"abc")
+API_VERSIONS = struct.pack(">ihhih3s", 13, ApiKey.API_VERSIONS, 0, 1, 3, b"abc")
 
 
 def blocks(language: str) -> list[str]:
@@ -518,12 +519,12 @@ def two_clients(address: tuple[str, int]) -> list[bool]:
 @pytest.mark.exhaustive
 def test_the_commands_for_the_brokers_and_what_they_are_for(guarded: KafkaCluster, tmp_path: Path) -> None:
     server = guarded.bootstrap_servers
-    said = ""
+    output = ""
     for text in [each for each in blocks("sh") if "kafka-" in each]:
         for program, *arguments in commands(text):
             there = [each.replace("kafka-1.internal:9092", server) for each in arguments]
-            said += run_tool(KAFKA_TOOLS[program], there).stdout
-    assert all(f"User:orders, host=192.0.2.{last}, operation=WRITE" in said for last in (11, 12))
+            output += run_tool(KAFKA_TOOLS[program], there).stdout
+    assert all(f"User:orders, host=192.0.2.{last}, operation=WRITE" in output for last in (11, 12))
     described = run_tool(Tool.CONFIGS, ["--bootstrap-server", server, "--describe", "--entity-type", "ips"]).stdout
     assert described.count("connection_creation_rate=1000.0") == 2
     brokers = ["--bootstrap-server", server, "--entity-type", "brokers", "--entity-default"]

@@ -22,9 +22,10 @@ from headrace.proxy.admin.http import PROBES
 from headrace.proxy.cli import main
 from headrace.proxy.data_plane.native import is_installed
 from headrace.proxy.network.broker_names import BrokerNames
-from headrace.proxy.network.tls import failures, kernel_support
+from headrace.proxy.network.tls import failures
 from headrace.proxy.network.tls.contexts import DEFAULT_CIPHERS, EXPIRES_SOON, server_context
 from headrace.proxy.network.tls.failures import failure_of, plaintext_failure
+from headrace.proxy.network.tls.kernel import support
 from headrace.proxy.network.tls.renewal import CERTIFICATES_S
 from headrace.proxy.network.tls.subjects.mapping_patterns import StepBudget
 from headrace.proxy.network.tls.subjects.pattern_syntax import MAX_STATES, compile_pattern
@@ -237,7 +238,7 @@ def test_the_metrics_are_there(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("problem", [None, "the kernel does not offer it, or its module tls is not loaded"])
 def test_the_report_of_kernel_tls(monkeypatch: pytest.MonkeyPatch, problem: str | None) -> None:
-    monkeypatch.setattr(kernel_support, "_problem_of_system", lambda: problem)
+    monkeypatch.setattr(support, "_problem_of_system", lambda: problem)
     config = next(each for each in map(loads, blocks("toml")) if each.upstream.tls.kernel)
     report = "kernel TLS to brokers if OpenSSL supports it" if problem is None else "without kernel TLS, since"
     assert f"`{report}`" in WORDS

@@ -114,17 +114,17 @@ def test_without_kafka_there_is_one_error(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "message"),
     [
         (("--seconds", "5"), "at least 24"),
         (("--seconds", "0"), "requires --keep"),
         (("--brokers", "0"), "1<=x<=9"),
     ],
 )
-def test_options_that_make_no_sense(arguments: tuple[str, ...], said: str) -> None:
+def test_options_that_make_no_sense(arguments: tuple[str, ...], message: str) -> None:
     with DemoProcess(*arguments) as demo:
         assert demo.end() == 2
-        assert said in demo.text
+        assert message in demo.text
 
 
 def test_help() -> None:

@@ -16,6 +16,7 @@ from examples.demo.scenario import CLIENTS, MIB, proxy_config
 from examples.demo.table import MOST_BARS, Row, State, draw, sparkline
 from examples.demo.throttle_watch import ThrottleWatch
 from examples.demo.verdict import ClientOutcome, Outcome, faults, mib, paragraph
+from headrace.quota_callbacks.api_keys import ApiKey
 from headrace.quota_callbacks.requests import Address, Connection, Request
 
 GOOD = ClientOutcome(
@@ -51,7 +52,7 @@ def test_a_paragraph_has_the_numbers_of_the_run() -> None:
 
 
 @pytest.mark.parametrize(
-    ("changes", "said"),
+    ("changes", "message"),
     [
         ({"rate": 2.21 * MIB}, "misbehaving was 10% above its limit of 2 MiB/s"),
         ({"rate": 3.0 * MIB}, "misbehaving was 50% above its limit of 2 MiB/s"),
@@ -60,9 +61,9 @@ def test_a_paragraph_has_the_numbers_of_the_run() -> None:
         ({"lost_connections": 1}, "1 connection of misbehaving were closed"),
     ],
 )
-def test_what_does_not_hold_is_said(changes: dict[str, object], said: str) -> None:
-    assert faults(outcome(**changes)) == [said]
-    assert f"FAILED: {said}." in paragraph(outcome(**changes))
+def test_what_does_not_hold_is_said(changes: dict[str, object], message: str) -> None:
+    assert faults(outcome(**changes)) == [message]
+    assert f"FAILED: {message}." in paragraph(outcome(**changes))
     assert "Every limit held" not in paragraph(outcome(**changes))
 
 
@@ -171,7 +172,7 @@ async def test_the_plugin_adds_up_mutes_without_counting_twice(autojump_clock: t
     begin_s = trio.current_time()
 
     def completed(at_s: float, throttle_ms: int) -> None:
-        request = Request(connection, 0, 13, 1, "client", 100, begin_s + at_s)
+        request = Request(connection, ApiKey.PRODUCE, 13, 1, "client", 100, begin_s + at_s)
         request.throttle_ms = throttle_ms
         request.throttled_s = begin_s + at_s if throttle_ms else None
         watch.request_completed(request)

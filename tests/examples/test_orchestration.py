@@ -64,13 +64,15 @@ print("failure", len([event for event in again.all_events if event.event_type_va
 
 @pytest.mark.exhaustive
 @pytest.mark.parametrize(
-    ("package", "script", "said"),
+    ("package", "script", "message"),
     [
         ("apache-airflow==3.3.2", IN_AIRFLOW, "headrace pipeline run .* ended with status 75"),
         ("dagster==1.13.29", IN_DAGSTER, "2 retries"),
     ],
 )
-def test_a_scheduler_runs_a_plan_and_knows_what_to_repeat(tmp_path: Path, package: str, script: str, said: str) -> None:
+def test_a_scheduler_runs_a_plan_and_knows_what_to_repeat(
+    tmp_path: Path, package: str, script: str, message: str
+) -> None:
     python = environment_with(tmp_path / "venv", package) / "python"
     write_lines(tmp_path / "in" / "usage-a-1.jsonl", *(record(NOON + second) for second in range(5)))
     plan, broken = tmp_path / "plan.toml", tmp_path / "broken.toml"
@@ -82,7 +84,7 @@ def test_a_scheduler_runs_a_plan_and_knows_what_to_repeat(tmp_path: Path, packag
     assert ingested["records"] == 5
     assert "rollup: --lake" in refused
     assert "does not exist" in refused
-    assert re.search(said, last)
+    assert re.search(message, last)
 
 
 def run(command: Sequence[str]) -> str:

@@ -42,7 +42,7 @@ def test_every_job_has_a_help_text(job: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "message"),
     [
         (["tidy"], "No such command 'tidy'"),
         (["ingest", "--lake", "x"], "expected one of --from-files, --bootstrap-servers and --quarantined; got none"),
@@ -52,14 +52,14 @@ def test_every_job_has_a_help_text(job: str) -> None:
         (["what-if", "--trace", "t"], "--trace contains quotas and requires --output"),
     ],
 )
-def test_wrong_usage_is_an_error(arguments: list[str], said: str) -> None:
+def test_wrong_usage_is_an_error(arguments: list[str], message: str) -> None:
     result = CliRunner().invoke(pipeline, arguments)
     assert result.exit_code == 2
-    assert said in " ".join(result.output.split())
+    assert message in " ".join(result.output.split())
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "message"),
     [
         ("anomalies --window 7", "--window 7: expected a divisor of the 1440 minutes of a day"),
         ("anomalies --from 2026-09-22 --to 2026-09-21", "--from 2026-09-22 is after --to 2026-09-21"),
@@ -94,7 +94,7 @@ def test_wrong_usage_is_an_error(arguments: list[str], said: str) -> None:
     ],
 )
 def test_arguments_are_checked_before_spark_is_started(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, arguments: str, said: str
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, arguments: str, message: str
 ) -> None:
     def start_session(*_: object, **__: object) -> None:
         raise AssertionError("Spark was started")
@@ -111,7 +111,7 @@ def test_arguments_are_checked_before_spark_is_started(
     (tmp_path / "x").mkdir()
     result = CliRunner().invoke(pipeline, [job, "--lake", "x", *options])
     assert result.exit_code in (1, 2), result.exception
-    assert said in " ".join(result.output.split())
+    assert message in " ".join(result.output.split())
 
 
 def test_an_error_is_a_line_without_a_traceback(spark: SparkSession, tmp_path: Path) -> None:
@@ -128,8 +128,8 @@ def test_without_pyspark_the_error_names_the_extra_to_install(tmp_path: Path) ->
     environment = os.environ | {"PYTHONPATH": f"{tmp_path}:{ROOT}"}
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 1
-    said = "the pipeline needs the package pyspark: pip install 'headrace[pipeline]'"
-    assert done.stderr == f"headrace pipeline: {said}\n"
+    message = "the pipeline needs the package pyspark: pip install 'headrace[pipeline]'"
+    assert done.stderr == f"headrace pipeline: {message}\n"
 
 
 # --- Java ---

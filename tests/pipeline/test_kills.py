@@ -82,8 +82,8 @@ def kill_at_random(arguments: list[str], chance: random.Random) -> bool:
         run.wait(chance.uniform(0, LONGEST_S))
     except subprocess.TimeoutExpired:
         os.killpg(run.pid, signal.SIGKILL)
-    _, said = run.communicate(timeout=60)
-    assert run.returncode in (0, -signal.SIGKILL), said.decode()
+    _, output = run.communicate(timeout=60)
+    assert run.returncode in (0, -signal.SIGKILL), output.decode()
     return run.returncode == 0
 
 

@@ -76,7 +76,7 @@ def test_the_first_job_that_fails_ends_the_run_and_is_named(spark: SparkSession,
 
 
 @pytest.mark.parametrize(
-    ("plan", "said"),
+    ("plan", "message"),
     [
         ("", "expected the folder of the tables"),
         ("lake = 1\n[rollup]\n", "lake = 1; expected the folder of the tables"),
@@ -90,27 +90,27 @@ def test_the_first_job_that_fails_ends_the_run_and_is_named(spark: SparkSession,
         ('lake = "x"\n[rollup]\n[rollup]\n', "plan.toml:3"),
     ],
 )
-def test_a_plan_that_cannot_be_run_is_an_error(tmp_path: Path, plan: str, said: str) -> None:
+def test_a_plan_that_cannot_be_run_is_an_error(tmp_path: Path, plan: str, message: str) -> None:
     (tmp_path / "plan.toml").write_text(plan, encoding="utf-8")
     with pytest.raises(InputError) as error:
         read_plan(str(tmp_path / "plan.toml"))
-    assert said in str(error.value)
+    assert message in str(error.value)
 
 
 @pytest.mark.parametrize(
-    ("options", "said"),
+    ("options", "message"),
     [
         ("prcies = 1", "plan.toml: [rollup]: No such option '--prcies'"),
         ('from = "monday"', "plan.toml: [rollup]: Invalid value for '--from'"),
     ],
 )
 def test_all_options_are_checked_before_the_first_job_runs(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, options: str, said: str
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, options: str, message: str
 ) -> None:
     monkeypatch.setattr(run, "report_progress", pytest.fail)  # called before each job
     result = run_plan(tmp_path, f'lake = "x"\n[ingest]\nfrom-files = "y"\n[rollup]\n{options}\n')
     assert result.exit_code == 1
-    assert said in result.output
+    assert message in result.output
 
 
 def test_a_job_that_can_be_run_again_says_so_by_its_status(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

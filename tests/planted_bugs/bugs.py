@@ -82,7 +82,7 @@ BUGS: Final = (
         "proxy/connection/request_relay.py",
         "return scanner.position if collecting else 0",
         "return 0",
-        "tests/proxy/connection/test_mutations.py::test_a_request_that_arrives_in_pieces_is_forwarded_once",
+        "tests/proxy/connection/mutations/test_mutations.py::test_a_request_that_arrives_in_pieces_is_forwarded_once",
     ),
     Bug(
         "a throttled client is not muted",

@@ -18,7 +18,7 @@ import structlog
 
 from headrace.config.tables.tls import ClientCertificates, TlsVersion
 from headrace.proxy.network.tls.files import TlsFileError, first_to_expire, load_authorities, read_identity, state_of
-from headrace.proxy.network.tls.rustls.configs import NotExpressible, rustls_client, rustls_server
+from headrace.proxy.network.tls.rustls_configs import NotExpressible, rustls_client, rustls_server
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -1,8 +1,8 @@
 """The interface of a connection with TLS, which is the same for each library that implements TLS.
 
 `headrace.proxy.network.tls.tls_socket.TlsSocket` implements it with OpenSSL,
-`headrace.proxy.network.tls.rustls.sockets.RustlsSocket` with rustls, and
-`headrace.proxy.network.tls.kernel_socket.KernelTlsSocket` for brokers with the kernel. The listeners, the connections
+`headrace.proxy.network.tls.rustls_socket.RustlsSocket` with rustls, and
+`headrace.proxy.network.tls.kernel.sockets.KernelTlsSocket` for brokers with the kernel. The listeners, the connections
 to brokers and the admin server use nothing else of TLS, so that another implementation replaces it in the places that
 create the sockets and the contexts.
 """

@@ -135,11 +135,11 @@ def test_why_somebody_is_throttled(proxy: ProxyProcess, topic: str) -> None:
     with RawClient(proxy.port, client_id="muted") as client:
         body = messages.produce_body(topic, messages.batch(bytes(20_000)))
         client.call(messages.PRODUCE, messages.PRODUCE_VERSION, body)
-        said = _why(proxy)
-        assert re.fullmatch(r"client-id=muted, producer_byte_rate: 1\.9\d KiB/s of 100 B/s", said[0])
-        assert said[1].startswith(f"  waiting now: user ANONYMOUS, client id muted at {client.name}, ")
-        assert said[2].startswith("  throttled once ")
-        assert "Produce" in said[2]
+        lines = _why(proxy)
+        assert re.fullmatch(r"client-id=muted, producer_byte_rate: 1\.9\d KiB/s of 100 B/s", lines[0])
+        assert lines[1].startswith(f"  waiting now: user ANONYMOUS, client id muted at {client.name}, ")
+        assert lines[2].startswith("  throttled once ")
+        assert "Produce" in lines[2]
         assert _why(proxy, "--client-id", "other") == ["no request was throttled or refused"]
         page = json.loads("\n".join(_why(proxy, "--json", "--user", "ANONYMOUS", "--newest", "1")))
         assert [each["kind"] for each in page["decisions"]] == ["throttled"]

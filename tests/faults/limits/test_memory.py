@@ -71,9 +71,9 @@ class Watch:
     def assert_within_promise(self) -> None:
         self.sample()
         grown = self.peak_bytes - self.start_bytes
-        said = f"grown by {grown / MIB:.1f} MiB from {self.start_bytes / MIB:.1f} MiB"
-        print(said)  # noqa: T201 - shown with -s
-        assert grown <= PROMISED_BYTES, said
+        message = f"grown by {grown / MIB:.1f} MiB from {self.start_bytes / MIB:.1f} MiB"
+        print(message)  # noqa: T201 - shown with -s
+        assert grown <= PROMISED_BYTES, message
 
 
 @contextlib.contextmanager

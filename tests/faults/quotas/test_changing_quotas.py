@@ -23,7 +23,7 @@ from testbed.proxy_process import ProxyProcess
 from tests.clients.client_quotas.java_quotas import java_quotas
 from tests.clients.fronts import eventually, unique
 from tests.clients.users.sasl_clients import java_settings
-from tests.faults.messages import PRODUCE, PRODUCE_VERSION, batch, produce_body, read_produce_reply
+from tests.faults.messages import API_VERSIONS, PRODUCE, PRODUCE_VERSION, batch, produce_body, read_produce_reply
 from tests.faults.raw_client import ConnectionEndedError, RawClient
 from tests.shared_cluster import LISTENER, SECRETS
 
@@ -157,7 +157,7 @@ def test_the_rate_of_connections_from_an_address(kafka: FirstBroker, tmp_path: P
         for count in range(CONNECTIONS):
             with RawClient(proxy.port, source=source, distinct=False) as each:
                 try:
-                    each.call(18, 0)
+                    each.call(API_VERSIONS, 0)
                 except ConnectionEndedError:
                     return count
         return CONNECTIONS

@@ -78,6 +78,6 @@ def test_without_a_file_a_restart_forgets(kafka: FirstBroker, topic: str, tmp_pa
 
 def test_a_file_that_another_proxy_has_stops_the_start(kafka: FirstBroker, tmp_path: Path) -> None:
     file = tmp_path / "usage.sqlite"
-    said = r"quota\.state\.file: cannot use .*another process has it"
-    with ProxyProcess(kafka.bootstrap_servers, config=config(file)), pytest.raises(TestbedError, match=said):
+    message = r"quota\.state\.file: cannot use .*another process has it"
+    with ProxyProcess(kafka.bootstrap_servers, config=config(file)), pytest.raises(TestbedError, match=message):
         ProxyProcess(kafka.bootstrap_servers, config=config(file))

@@ -368,11 +368,11 @@ def test_the_limits_are_options(spark: SparkSession, stricter: dict[str, Any], l
 
 
 @pytest.mark.parametrize(
-    ("seconds", "said"),
+    ("seconds", "text"),
     [(60, "1 minute"), (300, "5 minutes"), (3600, "1 hour"), (86_400, "24 hours"), (5400, "90 minutes")],
 )
-def test_durations(seconds: int, said: str) -> None:
-    assert duration(seconds) == said
+def test_durations(seconds: int, text: str) -> None:
+    assert duration(seconds) == text
 
 
 # --- the command ---
@@ -418,9 +418,9 @@ def test_the_table_is_rewritten_for_the_examined_days(spark: SparkSession, tmp_p
     lake.append("usage", usage(spark, records).coalesce(1), "date", "hour")
     given = ("--lake", str(tmp_path), "--window", "60", "--least-past", "10")
     for _ in range(2):
-        status, said = run(*given)
-        assert status == 0, said
-        assert said.splitlines() == [
+        status, output = run(*given)
+        assert status == 0, output
+        assert output.splitlines() == [
             "2026-09-21 to 2026-09-22: 2 x sudden-change",
             "2026-09-21 14:00 sudden-change: app-1 of alice: 100.0 MiB in 1 hour, usually 20.0 MiB: 5.0 times as much",
             "2026-09-22 09:00 sudden-change: app-1 of alice: 100.0 MiB in 1 hour, usually 20.0 MiB: 5.0 times as much",
@@ -429,8 +429,8 @@ def test_the_table_is_rewritten_for_the_examined_days(spark: SparkSession, tmp_p
     assert {(str(row.date), row.observed) for row in table.collect()} == {
         ("2026-09-21", 100 * MIB), ("2026-09-22", 100 * MIB),
     }  # fmt: skip
-    status, said = run(*given, "--from", "2026-09-22", "--to", "2026-09-22", "--factor", "6")
-    assert "2026-09-22 to 2026-09-22: nothing unusual" in said
+    status, output = run(*given, "--from", "2026-09-22", "--to", "2026-09-22", "--factor", "6")
+    assert "2026-09-22 to 2026-09-22: nothing unusual" in output
     assert [str(row.date) for row in lake.read("anomalies", schemas.ANOMALIES).collect()] == ["2026-09-21"]
 
 
@@ -509,9 +509,9 @@ def test_the_past_is_read_in_blocks_that_are_made_again_if_a_day_changes(spark: 
     rules = ("--window", "60", "--least-past", "20", "--past", "4")
 
     def reported(of: Lake, *given: str) -> list[str]:
-        status, said = run("--lake", of.root, *rules, *given)
-        assert status == 0, said
-        return said.splitlines()[1:]
+        status, output = run("--lake", of.root, *rules, *given)
+        assert status == 0, output
+        return output.splitlines()[1:]
 
     day = ("--from", str(examined), "--to", str(examined))
     every = {("2026-09-22", 2), ("2026-09-24", 2), ("2026-09-24", 4)}
@@ -575,25 +575,25 @@ def test_a_day_is_computed_again_only_if_its_usage_has_changed(spark: SparkSessi
 
 
 def test_usage_that_is_empty_and_a_lake_without_it(spark: SparkSession, tmp_path: Path) -> None:
-    status, said = run("--lake", str(tmp_path))
+    status, output = run("--lake", str(tmp_path))
     assert status == 1
-    assert "there is no table 'usage'" in said
+    assert "there is no table 'usage'" in output
     Lake(spark, str(tmp_path)).append("usage", usage(spark, []), "date", "hour")
     assert run("--lake", str(tmp_path)) == (0, "the lake has no usage, so no day was examined\n")
 
 
 @pytest.mark.parametrize(
-    ("given", "said"),
+    ("given", "message"),
     [
         (("--window", "7"), "--window 7: expected a divisor of the 1440 minutes of a day"),
         (("--from", "yesterday"), "'yesterday' does not match the format"),
         (("--past", "0"), "Invalid value for '--past'"),
     ],
 )
-def test_invalid_options_are_errors(tmp_path: Path, given: tuple[str, ...], said: str) -> None:
+def test_invalid_options_are_errors(tmp_path: Path, given: tuple[str, ...], message: str) -> None:
     status, reported = run("--lake", str(tmp_path), *given)
     assert status == 2
-    assert said in reported
+    assert message in reported
 
 
 def test_days_in_the_wrong_order_are_errors(spark: SparkSession, tmp_path: Path) -> None:

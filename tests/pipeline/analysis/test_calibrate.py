@@ -100,7 +100,7 @@ def test_consumers_fetches_are_read_where_they_are_sampled(spark: SparkSession, 
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
         pytest.param("", "no samples of LocalTimeMs", marks=pytest.mark.exhaustive),
         (ORIGINAL.replace("LocalTimeMs", "TotalTimeMs"), "no samples of LocalTimeMs.*\n.*JmxTool .*Count,Mean"),
@@ -112,8 +112,8 @@ def test_consumers_fetches_are_read_where_they_are_sampled(spark: SparkSession, 
         (ORIGINAL.replace("1790000401250", "noon"), "the time 'noon' is neither milliseconds .* --date-format"),
     ],
 )
-def test_other_files_than_the_tools_are_errors(spark: SparkSession, tmp_path: Path, text: str, said: str) -> None:
-    with pytest.raises(InputError, match=said):
+def test_other_files_than_the_tools_are_errors(spark: SparkSession, tmp_path: Path, text: str, message: str) -> None:
+    with pytest.raises(InputError, match=message):
         read(spark, tmp_path, text)
 
 
@@ -389,9 +389,9 @@ def plants(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Pat
 def test_a_planted_model_is_recovered_within_five_percent(plants: Path, spark: SparkSession) -> None:
     output = plants / "costs.toml"
     given = ("--lake", f"{plants}/lake", "--truth", f"{plants}/truth.csv", "--truth-step", "0", "--output", str(output))
-    status, said = run(*given)
-    assert status == 0, said
-    assert "4 of 4 APIs have better costs than those in force" in said
+    status, printed = run(*given)
+    assert status == 0, printed
+    assert "4 of 4 APIs have better costs than those in force" in printed
     found = load_costs(str(output))
     assert found.keys() == PLANTED.keys()
     for api_key, cost in PLANTED.items():
@@ -410,8 +410,8 @@ def test_costs_in_force_that_are_better_stay_in_the_file(plants: Path) -> None:
     before, after = plants / "before.toml", plants / "after.toml"
     before.write_text("[costs]\n3 = { base_ms = 0.21, per_kib_ms = 0.061 }\n12 = { base_ms = 7 }\n", encoding="utf-8")
     given = ("--lake", f"{plants}/lake", "--truth", f"{plants}/truth.csv", "--truth-step", "0")
-    status, said = run(*given, "--against", str(before), "--output", str(after))
-    assert status == 0, said
+    status, printed = run(*given, "--against", str(before), "--output", str(after))
+    assert status == 0, printed
     found = load_costs(str(after))
     assert found[12] == RequestCost(base_ms=7)
     assert found[PRODUCE].base_ms == pytest.approx(0.31, rel=0.05)
@@ -422,9 +422,9 @@ def test_costs_in_force_that_are_better_stay_in_the_file(plants: Path) -> None:
 
 
 def test_without_a_truth_there_is_no_fit(tmp_path: Path) -> None:
-    status, said = run("--lake", str(tmp_path))
+    status, printed = run("--lake", str(tmp_path))
     assert status == 2
-    assert re.search(r"expected --truth.*broker_ms cannot replace them.*JmxTool --jmx-url", " ".join(said.split()))
+    assert re.search(r"expected --truth.*broker_ms cannot replace them.*JmxTool --jmx-url", " ".join(printed.split()))
 
 
 NO_USAGE = "there is no usage from 2026-09-21 13:00:00 to 2026-09-21 13:10:00 UTC, when --truth was sampled"
@@ -432,8 +432,8 @@ NO_USAGE = "there is no usage from 2026-09-21 13:00:00 to 2026-09-21 13:10:00 UT
 
 def test_no_usage_while_the_truth_was_sampled(plants: Path, spark: SparkSession, tmp_path: Path) -> None:
     Lake(spark, str(tmp_path / "lake")).append("usage", usage(spark, [record(NOON - 7200)]), "date", "hour")
-    status, said = run("--lake", f"{tmp_path}/lake", "--truth", f"{plants}/truth.csv")
-    assert (status, said.splitlines()[-1]) == (1, f"headrace pipeline: {NO_USAGE}")
+    status, printed = run("--lake", f"{tmp_path}/lake", "--truth", f"{plants}/truth.csv")
+    assert (status, printed.splitlines()[-1]) == (1, f"headrace pipeline: {NO_USAGE}")
 
 
 @pytest.mark.exhaustive
@@ -441,30 +441,32 @@ def test_usage_of_several_clusters(plants: Path, spark: SparkSession, tmp_path: 
     records = [record(NOON + 1, cluster=cluster) for cluster in ("a", "b", None)]
     Lake(spark, str(tmp_path / "lake")).append("usage", usage(spark, records), "date", "hour")
     given = ("--lake", f"{tmp_path}/lake", "--truth", f"{plants}/truth.csv")
-    status, said = run(*given)
+    status, printed = run(*given)
     assert status == 1
-    assert "the usage is of 2 clusters, a, b; expected --cluster ID" in said
-    status, said = run(*given, "--cluster", "b")
+    assert "the usage is of 2 clusters, a, b; expected --cluster ID" in printed
+    status, printed = run(*given, "--cluster", "b")
     assert status == 0
-    assert "0 of 1 APIs have better costs" in said
-    status, said = run(*given, "--cluster", "c")
+    assert "0 of 1 APIs have better costs" in printed
+    status, printed = run(*given, "--cluster", "c")
     assert status == 1
-    assert "there is no usage of cluster c from" in said
+    assert "there is no usage of cluster c from" in printed
 
 
 def test_a_lake_without_usage_and_a_file_without_costs(plants: Path, tmp_path: Path) -> None:
-    status, said = run("--lake", str(tmp_path), "--truth", f"{plants}/truth.csv")
+    status, printed = run("--lake", str(tmp_path), "--truth", f"{plants}/truth.csv")
     assert status == 1
-    assert "there is no table 'usage'" in said
-    status, said = run("--lake", str(tmp_path), "--truth", f"{plants}/truth.csv", "--against", f"{tmp_path}/none.toml")
+    assert "there is no table 'usage'" in printed
+    status, printed = run(
+        "--lake", str(tmp_path), "--truth", f"{plants}/truth.csv", "--against", f"{tmp_path}/none.toml"
+    )
     assert status == 1
-    assert "--against = " in said
-    assert "No such file" in said
+    assert "--against = " in printed
+    assert "No such file" in printed
 
 
 def test_an_output_that_cannot_be_written_is_an_error(plants: Path) -> None:
     output = plants / "no" / "such" / "folder.toml"
     given = ("--lake", f"{plants}/lake", "--truth", f"{plants}/truth.csv", "--truth-step", "0")
-    status, said = run(*given, "--output", str(output))
+    status, printed = run(*given, "--output", str(output))
     assert status == 1
-    assert f"--output {output}: the folder {output.parent} does not exist" in said
+    assert f"--output {output}: the folder {output.parent} does not exist" in printed

@@ -132,8 +132,8 @@ def fitted(spark: SparkSession, recorded: tuple[KafkaCluster, Path]) -> dict[int
     run("ingest", "--lake", f"{folder}/lake", "--from-files", f"{folder}/usage")
     given = ("--truth", f"{folder}/truth.csv", "--output", f"{folder}/costs.toml")
     given += ("--least-samples", "12", "--held-out", "0.33")
-    said = run("calibrate", "--lake", f"{folder}/lake", *given, "--interval", str(INTERVAL_S))
-    print(said)  # noqa: T201 -- the measurement, for runs with -s
+    output = run("calibrate", "--lake", f"{folder}/lake", *given, "--interval", str(INTERVAL_S))
+    print(output)  # noqa: T201 -- the measurement, for runs with -s
     rows = Lake(spark, f"{folder}/lake").read("costs", schemas.COSTS).collect()
     return {row.api_key: row for row in rows}
 

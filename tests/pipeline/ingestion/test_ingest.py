@@ -160,17 +160,17 @@ def test_folders_below_are_taken_in(lake: Lake, tmp_path: Path) -> None:
 
 def test_a_folder_without_usage_files_is_reported(lake: Lake, tmp_path: Path) -> None:
     write_lines(tmp_path / "in" / "proxy-a" / "records.jsonl", record())
-    said: list[str] = []
+    progress: list[str] = []
     source = FileSource(folder=str(tmp_path / "in"))
-    ingest(lake, on_progress=said.append).run(source)
-    assert said == [
+    ingest(lake, on_progress=progress.append).run(source)
+    assert progress == [
         f"--from-files {tmp_path / 'in'}: no file usage-*.jsonl* or usage-*.parquet in it or in the folders below it"
     ]
     write_lines(tmp_path / "in" / "proxy-a" / "usage-a-1.jsonl", record())
     for _ in range(2):
-        said.clear()
-        ingest(lake, on_progress=said.append).run(source)
-        assert not any("no file" in line for line in said)
+        progress.clear()
+        ingest(lake, on_progress=progress.append).run(source)
+        assert not any("no file" in line for line in progress)
 
 
 def test_a_source_is_what_it_reads(spark: SparkSession, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -211,9 +211,9 @@ def test_a_lost_checkpoint_doubles_nothing(lake: Lake, tmp_path: Path) -> None:
     take_in(lake, tmp_path / "in")
     before = kept(lake)
     shutil.rmtree(tmp_path / "lake" / "_checkpoints")
-    said: list[str] = []
-    outcome = ingest(lake, on_progress=said.append).run(FileSource(folder=str(tmp_path / "in")))
-    assert said[0].startswith("no checkpoint for this source in ")
+    progress: list[str] = []
+    outcome = ingest(lake, on_progress=progress.append).run(FileSource(folder=str(tmp_path / "in")))
+    assert progress[0].startswith("no checkpoint for this source in ")
     assert (outcome.lines, outcome.records, outcome.duplicates) == (3, 0, 2)
     assert kept(lake) == before
     assert len(quarantined(lake)) == 1
@@ -252,8 +252,8 @@ def test_a_damaged_file_is_named_and_passed_over(lake: Lake, tmp_path: Path) -> 
     )
     (folder / "usage-cut.jsonl.gz").write_bytes(whole[: len(whole) // 2])
     (folder / "usage-cut.parquet").write_bytes(b"PAR1junk")
-    said: list[str] = []
-    outcome = ingest(lake, on_progress=said.append).run(FileSource(folder=str(folder)))
+    progress: list[str] = []
+    outcome = ingest(lake, on_progress=progress.append).run(FileSource(folder=str(folder)))
     assert outcome.records == 1
     assert sequences(lake) == [1]
     reasons = quarantined(lake)
@@ -261,7 +261,7 @@ def test_a_damaged_file_is_named_and_passed_over(lake: Lake, tmp_path: Path) -> 
     assert all(reason.startswith("a damaged file, of which no line was read: ") for reason in reasons)
     origins = {row.origin for row in lake.read("quarantine", schemas.QUARANTINE).collect()}
     assert origins == {f"file://{folder}/usage-cut.jsonl.gz", f"file://{folder}/usage-cut.parquet"}
-    assert len([line for line in said if "a damaged file" in line]) == 2
+    assert len([line for line in progress if "a damaged file" in line]) == 2
     write_lines(folder / "usage-a-2.jsonl", record(sequence=2))
     assert take_in(lake, folder).summary().startswith("1 lines in 1 batches: 1 records")
 

@@ -74,12 +74,12 @@ def test_it_follows_until_a_signal(spark: SparkSession, tmp_path: Path) -> None:
                 write_lines(folder / f"usage-a-{number}.jsonl", record(NOW - 60, sequence=number))
                 wait_until(partial(has_taken, lake, number), f"{number} records are there", 600, poll_s=2)
             following.send_signal(signal.SIGTERM)
-            _, said = following.communicate(timeout=120)
+            _, output = following.communicate(timeout=120)
         finally:
             following.kill()
-    assert following.returncode == 0, said
-    assert "Traceback" not in said
-    assert "3 lines in 3 batches: 3 records" in said.splitlines()[-1]
+    assert following.returncode == 0, output
+    assert "Traceback" not in output
+    assert "3 lines in 3 batches: 3 records" in output.splitlines()[-1]
 
 
 def has_taken(lake: Lake, number: int) -> bool:
@@ -91,7 +91,7 @@ def has_taken(lake: Lake, number: int) -> bool:
 
 
 @pytest.mark.parametrize(
-    ("lake", "said"),
+    ("lake", "message"),
     [
         pytest.param(
             "s3a://bucket/lake",
@@ -103,9 +103,9 @@ def has_taken(lake: Lake, number: int) -> bool:
     ],
 )
 @pytest.mark.parametrize("job", ["instances", pytest.param("ingest", marks=pytest.mark.exhaustive)])
-def test_a_missing_store_is_an_error(spark: SparkSession, tmp_path: Path, job: str, lake: str, said: str) -> None:
+def test_a_missing_store_is_an_error(spark: SparkSession, tmp_path: Path, job: str, lake: str, message: str) -> None:
     source = ["--from-files", str(tmp_path)] if job == "ingest" else []
-    assert re.search(said, refused(job, "--lake", lake, *source))
+    assert re.search(message, refused(job, "--lake", lake, *source))
 
 
 @pytest.mark.parametrize("job", ["rollup", pytest.param("instances", marks=pytest.mark.exhaustive)])

@@ -53,8 +53,8 @@ def test_killed_in_the_middle_of_a_write_it_loses_and_doubles_nothing(tmp_path: 
         parts = list((tmp_path / "lake" / "usage").glob("date=*/hour=*/*.parquet"))
         tick.wait(0.002)
     os.killpg(run.pid, signal.SIGKILL)  # with its JVM
-    _, said = run.communicate(timeout=60)
-    assert parts, said.decode()
+    _, output = run.communicate(timeout=60)
+    assert parts, output.decode()
     lake = Lake(spark, str(tmp_path / "lake"))
     assert lake.version("usage") == 0, "it was killed before it had added them"
     take_in(lake, tmp_path / "in")

@@ -30,7 +30,7 @@ def test_bars_are_few(hours: int, step_s: int, expected: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("said", "expected"),
+    ("text", "expected"),
     [
         (words.bytes_of(0), "0 B"),
         (words.bytes_of(1023), "1,023 B"),
@@ -64,8 +64,8 @@ def test_bars_are_few(hours: int, step_s: int, expected: str) -> None:
         (words.second(NOON + 61), "2026-09-21 13:01:01"),
     ],
 )
-def test_words(said: str, expected: str) -> None:
-    assert said == expected
+def test_words(text: str, expected: str) -> None:
+    assert text == expected
 
 
 # --- pictures ---

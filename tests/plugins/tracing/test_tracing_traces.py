@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from headrace.plugins.tracing.records import LONGEST_TEXT, only_topic, record_of
 from headrace.plugins.tracing.spans import SpanBuilder
+from headrace.quota_callbacks.api_keys import ApiKey
 from headrace.quota_callbacks.requests import Address, ClusterMetadata
 from headrace.quota_callbacks.verdicts import Reason
 from tests.plugins.tracing.traced import (
@@ -227,11 +228,11 @@ def test_the_brokers_own_throttle(tracing: Traced, otlp_receiver: OtlpReceiver) 
     ("api_key", "name", "operation_type"),
     [
         (METADATA, "Metadata", None),
-        (8, "OffsetCommit", "settle"),
-        (28, "TxnOffsetCommit", "settle"),
-        (78, "ShareFetch", "receive"),
-        (79, "ShareAcknowledge", "settle"),
-        (18, "ApiVersions", None),
+        (ApiKey.OFFSET_COMMIT, "OffsetCommit", "settle"),
+        (ApiKey.TXN_OFFSET_COMMIT, "TxnOffsetCommit", "settle"),
+        (ApiKey.SHARE_FETCH, "ShareFetch", "receive"),
+        (ApiKey.SHARE_ACKNOWLEDGE, "ShareAcknowledge", "settle"),
+        (ApiKey.API_VERSIONS, "ApiVersions", None),
     ],
 )
 def test_names_are_kafkas(

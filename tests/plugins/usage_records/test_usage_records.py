@@ -189,7 +189,7 @@ def options_of(table: dict[str, object]) -> UsageOptions:
 
 
 @pytest.mark.parametrize(
-    ("table", "said"),
+    ("table", "message"),
     [
         ({"foldr": "x"}, "usage_records.foldr: unknown key; did you mean plugins.options.usage_records.folder?"),
         ({"folder": "x", "topic": "t"}, "usage_records.folder: expected either a folder or a topic, not both"),
@@ -206,10 +206,10 @@ def options_of(table: dict[str, object]) -> UsageOptions:
         ({"bootstrap_servers": "b:1", "client": {"a": []}}, "expected a table of librdkafka's settings"),
     ],
 )
-def test_wrong_options_are_named(table: dict[str, object], said: str) -> None:
+def test_wrong_options_are_named(table: dict[str, object], message: str) -> None:
     with pytest.raises(ValueError, match=r"plugins\.options\.usage_records") as caught:
         options_of(table)
-    assert said in str(caught.value)
+    assert message in str(caught.value)
 
 
 def test_everything_that_is_wrong_is_named_at_once() -> None:
@@ -232,7 +232,7 @@ def test_a_secret_of_the_client_may_come_from_a_file_and_is_never_shown(tmp_path
 
 
 @pytest.mark.parametrize(
-    ("client", "said"),
+    ("client", "message"),
     [
         ({"sasl.password_file": "/nowhere/x"}, 'client."sasl.password_file" = ***: cannot be read: no such'),
         ({"sasl.password_file": 5}, "= ***: expected the path of a file that holds the secret"),
@@ -253,10 +253,10 @@ def test_a_secret_of_the_client_may_come_from_a_file_and_is_never_shown(tmp_path
         ),
     ],
 )
-def test_a_secret_that_cannot_be_had_is_named_and_not_shown(client: dict[str, object], said: str) -> None:
+def test_a_secret_that_cannot_be_had_is_named_and_not_shown(client: dict[str, object], message: str) -> None:
     with pytest.raises(ValueError, match="client") as caught:
         options_of({"bootstrap_servers": "b:1", "client": client})
-    assert said in str(caught.value)
+    assert message in str(caught.value)
     assert "hunter2" not in str(caught.value)
 
 

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from trio.testing import MockClock
 
 PRODUCE, FETCH, METADATA, HEARTBEAT = ApiKey.PRODUCE, ApiKey.FETCH, ApiKey.METADATA, ApiKey.HEARTBEAT
+FIND_COORDINATOR, HANDSHAKE, API_VERSIONS = ApiKey.FIND_COORDINATOR, ApiKey.SASL_HANDSHAKE, ApiKey.API_VERSIONS
 SLOW = QuotaEntity(client_id="c")
 
 
@@ -220,14 +221,14 @@ async def test_metadata_shows_the_proxy_and_teaches_the_topology(autojump_clock:
 
 async def test_api_versions_are_cut_to_what_the_proxy_carries(autojump_clock: MockClock) -> None:
     async with open_book() as book:
-        offered = [(0, 0, 99), (12, 0, 99), (999, 0, 1)]
+        offered = [(PRODUCE, 0, 99), (HEARTBEAT, 0, 99), (999, 0, 1)]
         keys = [{"api_key": key, "min_version": low, "max_version": high} for key, low, high in offered]
-        answer = await book.round_trip(request(18, 3), reply(18, 3, api_keys=keys))
+        answer = await book.round_trip(request(API_VERSIONS, 3), reply(API_VERSIONS, 3, api_keys=keys))
         got = [
             (each["api_key"], each["min_version"], each["max_version"])
-            for each in read_reply(18, 3, answer)["api_keys"]
+            for each in read_reply(API_VERSIONS, 3, answer)["api_keys"]
         ]
-        assert got == [(0, 0, 13), (12, 0, 99)]
+        assert got == [(PRODUCE, 0, 13), (HEARTBEAT, 0, 99)]
 
 
 async def test_api_versions_newer_than_the_proxy_are_answered_in_turn(autojump_clock: MockClock) -> None:
@@ -239,7 +240,7 @@ async def test_api_versions_newer_than_the_proxy_are_answered_in_turn(autojump_c
         await book.broker.receives()
         await book.broker.sends(reply(HEARTBEAT, 4, 1))
         assert (await book.client.receives())[4:8] == b"\x00\x00\x00\x01"
-        fields = read_reply(18, 0, await book.client.receives())
+        fields = read_reply(API_VERSIONS, 0, await book.client.receives())
         assert (fields["correlation_id"], fields["error_code"]) == (2, 35)
         assert book.broker.receives_nothing()
 
@@ -383,14 +384,16 @@ async def test_rack_aware_clusters_do_not_flap(autojump_clock: MockClock) -> Non
         for number in range(3):
             brokers = [row | {"rack": "r1"}]
             await book.round_trip(request(METADATA, 12, number), reply(METADATA, 12, number, brokers=brokers))
-            await book.round_trip(request(10, 3, number, key="g"), reply(10, 3, number, **row))
+            await book.round_trip(
+                request(FIND_COORDINATOR, 3, number, key="g"), reply(FIND_COORDINATOR, 3, number, **row)
+            )
         assert changes == [frozenset({2})]
 
 
 async def test_a_client_with_headerless_sasl_tokens_passes(autojump_clock: MockClock) -> None:
     async with open_book() as book:
-        handshake = reply(17, 0, 1, mechanisms=["PLAIN"])
-        assert await book.round_trip(request(17, 0, 1, mechanism="PLAIN"), handshake) == handshake
+        handshake = reply(HANDSHAKE, 0, 1, mechanisms=["PLAIN"])
+        assert await book.round_trip(request(HANDSHAKE, 0, 1, mechanism="PLAIN"), handshake) == handshake
         token = framed(b"\x00A\x00secret-that-looks-like-a-request")
         assert await book.round_trip(token, framed(b"")) == framed(b"")
         answer = reply(HEARTBEAT, 4, 2)

@@ -44,8 +44,8 @@ FOLLOW_UP: Final = 99
 """The correlation id of the Heartbeat that follows the request under test; it is not throttled."""
 
 AUTHENTICATING: Final = {
-    17: "SaslHandshake: has no throttle time; quotas do not apply before the login is complete",
-    36: "SaslAuthenticate: likewise",
+    ApiKey.SASL_HANDSHAKE: "SaslHandshake: has no throttle time; quotas do not apply before the login is complete",
+    ApiKey.SASL_AUTHENTICATE: "SaslAuthenticate: likewise",
 }
 """APIs whose mute is not tested here, and why; that they are forwarded unchanged is tested."""
 
@@ -56,17 +56,17 @@ NOT_FORWARDED: Final = {
 }
 """API keys that end the connection, and why. No callback is called for them."""
 
-UNREFUSABLE: Final = {35: range(3)}
+UNREFUSABLE: Final = {ApiKey.DESCRIBE_LOG_DIRS: range(3)}
 """Versions, besides the controllers' APIs, whose replies have no field for an error: the connection is closed instead.
 DescribeLogDirs has one for each log directory only, and its request lists none."""
 
 NAMES_BROKERS: Final = {
-    0: "Produce: leader hints (KIP-951)",
-    3: "Metadata",
-    10: "FindCoordinator",
-    60: "DescribeCluster",
-    78: "ShareFetch: leader hints",
-    79: "ShareAcknowledge: leader hints",
+    ApiKey.PRODUCE: "Produce: leader hints (KIP-951)",
+    ApiKey.METADATA: "Metadata",
+    ApiKey.FIND_COORDINATOR: "FindCoordinator",
+    ApiKey.DESCRIBE_CLUSTER: "DescribeCluster",
+    ApiKey.SHARE_FETCH: "ShareFetch: leader hints",
+    ApiKey.SHARE_ACKNOWLEDGE: "ShareAcknowledge: leader hints",
 }
 """APIs in whose replies brokers' addresses are replaced. Only they and the throttle time may change."""
 
@@ -179,11 +179,11 @@ def from_the_future(row: ApiRow) -> bytes:
 
 async def follow_up_muted_s(book: Book, begin_s: float) -> float:
     """Send a Heartbeat and have it answered; return how long after ``begin_s`` it reached the broker, in seconds."""
-    heartbeat = request(12, 4, FOLLOW_UP)
+    heartbeat = request(ApiKey.HEARTBEAT, 4, FOLLOW_UP)
     await book.client.sends(heartbeat)
     assert await book.broker.receives() == heartbeat
     muted_s = trio.current_time() - begin_s
-    await book.broker.sends(reply(12, 4, FOLLOW_UP))
+    await book.broker.sends(reply(ApiKey.HEARTBEAT, 4, FOLLOW_UP))
     await book.client.receives()
     return muted_s
 
@@ -278,7 +278,7 @@ async def check_the_throttle(row: ApiRow, version: int, stage: Stage) -> None:
     throttler = Throttler(stage)
     async with open_book(plugins={"throttler": throttler}) as book:
         assert await throttled_s(book, row, version, broker_ms=0) == approx(5), where
-        assert throttler.asked == [(row.key, version), (12, 4)], where
+        assert throttler.asked == [(row.key, version), (ApiKey.HEARTBEAT, 4)], where
         if row.has_throttle_time(version):
             assert await throttled_s(book, row, version, broker_ms=1000) == approx(5), where
             assert await throttled_s(book, row, version, broker_ms=9000) == approx(9), where
@@ -336,7 +336,7 @@ async def test_an_older_brokers_refusal_of_api_versions_mutes(autojump_clock: Mo
         body = encode("ApiVersionsResponse", 0, {"error_code": 35, "api_keys": [row]})
         answer = framed((1).to_bytes(4, "big") + body)
         begin_s = trio.current_time()
-        assert await book.round_trip(request(18, version, 1), answer) == answer
+        assert await book.round_trip(request(ApiKey.API_VERSIONS, version, 1), answer) == answer
         assert await follow_up_muted_s(book, begin_s) == approx(5)
 
 
@@ -355,7 +355,7 @@ async def check_the_refusal(row: ApiRow, version: int) -> None:
             return
         throttle_ms = read_reply(row.key, version, await book.client.receives()).get("throttle_time_ms")
         assert throttle_ms == (THROTTLE_MS if row.has_throttle_time(version) else None), where
-        await book.client.sends(request(12, 4, FOLLOW_UP))
+        await book.client.sends(request(ApiKey.HEARTBEAT, 4, FOLLOW_UP))
         await book.upstream.wait_for_dial(1)
         assert trio.current_time() - begin_s == approx(5), where
 
@@ -410,9 +410,9 @@ async def test_the_proxys_own_answer_to_api_versions_of_the_future_mutes(autojum
     async with open_book(plugins={"throttler": Throttler(Stage.REQUEST)}) as book:
         begin_s = trio.current_time()
         await book.client.sends(from_the_future(TABLE[ApiKey.API_VERSIONS]))
-        assert read_reply(18, 0, await book.client.receives())["error_code"] == 35
+        assert read_reply(ApiKey.API_VERSIONS, 0, await book.client.receives())["error_code"] == 35
         assert trio.current_time() == begin_s
-        await book.client.sends(request(12, 4, FOLLOW_UP))
+        await book.client.sends(request(ApiKey.HEARTBEAT, 4, FOLLOW_UP))
         await book.upstream.wait_for_dial(1)
         assert trio.current_time() - begin_s == approx(5)
 

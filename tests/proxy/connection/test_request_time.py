@@ -211,14 +211,16 @@ def test_costs_of_a_file_go_before_the_measured_ones_and_costs_of_the_options_be
     file.write_text("[costs]\n0 = { base_ms = 2, per_kib_ms = 4 }\n12 = { base_ms = 3 }\n", encoding="utf-8")
     plugin = configured({"costs_file": str(file), "costs": {"12": {"base_ms": 7}}})
     connection = Connection(connection_id=1, peer=Address(host="h", port=1))
-    produce, heartbeat, metadata = (Request(connection, key, 4, 1, "c", 512, 0.0) for key in (PRODUCE, HEARTBEAT, 3))
+    produce, heartbeat, metadata = (
+        Request(connection, key, 4, 1, "c", 512, 0.0) for key in (PRODUCE, HEARTBEAT, ApiKey.METADATA)
+    )
     assert plugin.request_time_ms(produce) == 2 + 4 * 0.5
     assert plugin.request_time_ms(heartbeat) == 7
-    assert plugin.request_time_ms(metadata) == estimate_ms(3, 512, 0, None)
+    assert plugin.request_time_ms(metadata) == estimate_ms(ApiKey.METADATA, 512, 0, None)
 
 
 def test_a_written_file_of_costs_can_be_read_again(tmp_path: Path) -> None:
-    costs = {12: RequestCost(base_ms=0.000012345), 0: RequestCost(base_ms=1234.5, per_kib_ms=0.0015)}
+    costs = {HEARTBEAT: RequestCost(base_ms=0.000012345), PRODUCE: RequestCost(base_ms=1234.5, per_kib_ms=0.0015)}
     file = tmp_path / "costs.toml"
     file.write_text(costs_text(costs, {0: "Produce"}, "Two lines\nof a head."), encoding="utf-8")
     assert file.read_text(encoding="utf-8").splitlines()[:4] == [

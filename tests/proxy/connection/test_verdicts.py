@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from trio.testing import MockClock
 
 PRODUCE, HEARTBEAT = ApiKey.PRODUCE, ApiKey.HEARTBEAT
+CREATE_TOPICS, DELETE_TOPICS = ApiKey.CREATE_TOPICS, ApiKey.DELETE_TOPICS
 
 
 # --- refusals ---
@@ -46,16 +47,16 @@ class Gatekeeper:
 
 
 async def test_a_request_refused_whole_never_reaches_the_broker(autojump_clock: MockClock) -> None:
-    gate = Gatekeeper(Refuse(error_code=44, message="not here", throttle_ms=5000), api_key=ApiKey.CREATE_TOPICS)
+    gate = Gatekeeper(Refuse(error_code=44, message="not here", throttle_ms=5000), api_key=CREATE_TOPICS)
     async with open_book(plugins={"gate": gate}) as book:
         topics = [{"name": "a", "num_partitions": 1, "replication_factor": 1}]
-        await book.client.sends(request(HEARTBEAT, 4, 1), request(19, 7, 2, topics=topics, timeout_ms=1000))
+        await book.client.sends(request(HEARTBEAT, 4, 1), request(CREATE_TOPICS, 7, 2, topics=topics, timeout_ms=1000))
         await trio.testing.wait_all_tasks_blocked()
         assert await book.broker.receives() == request(HEARTBEAT, 4, 1)
         assert book.client.receives_nothing()
         await book.broker.sends(reply(HEARTBEAT, 4, 1))
         await book.client.receives()
-        fields = read_reply(19, 7, await book.client.receives())
+        fields = read_reply(CREATE_TOPICS, 7, await book.client.receives())
         assert fields["throttle_time_ms"] == 5000
         assert [(row["name"], row["error_code"]) for row in fields["topics"]] == [("a", 44)]
         assert book.broker.receives_nothing()
@@ -92,16 +93,16 @@ async def test_a_refused_request_is_abandoned_once(autojump_clock: MockClock, pa
 
 
 async def test_topics_are_refused_one_by_one_and_merged_in_the_requests_order(autojump_clock: MockClock) -> None:
-    gate = Gatekeeper(Refuse(topics={"b": 89}, throttle_ms=700), api_key=ApiKey.CREATE_TOPICS, detail=Detail.BODY)
+    gate = Gatekeeper(Refuse(topics={"b": 89}, throttle_ms=700), api_key=CREATE_TOPICS, detail=Detail.BODY)
     async with open_book(plugins={"gate": gate}) as book:
         topics = [{"name": name, "num_partitions": 1, "replication_factor": 1} for name in "abc"]
-        await book.client.sends(request(19, 7, 3, topics=topics, timeout_ms=1000))
+        await book.client.sends(request(CREATE_TOPICS, 7, 3, topics=topics, timeout_ms=1000))
         await trio.testing.wait_all_tasks_blocked()
         admitted = [each for each in topics if each["name"] != "b"]
-        assert await book.broker.receives() == request(19, 7, 3, topics=admitted, timeout_ms=1000)
+        assert await book.broker.receives() == request(CREATE_TOPICS, 7, 3, topics=admitted, timeout_ms=1000)
         rows = [{"name": "c", "num_partitions": 1}, {"name": "a", "num_partitions": 1}]
-        await book.broker.sends(reply(19, 7, 3, topics=rows))
-        fields = read_reply(19, 7, await book.client.receives())
+        await book.broker.sends(reply(CREATE_TOPICS, 7, 3, topics=rows))
+        fields = read_reply(CREATE_TOPICS, 7, await book.client.receives())
         assert [(row["name"], row["error_code"]) for row in fields["topics"]] == [("a", 0), ("b", 89), ("c", 0)]
         assert fields["topics"][1]["error_message"] == "The throttling quota has been exceeded."
         assert 0 < fields["throttle_time_ms"] <= 700
@@ -113,37 +114,37 @@ async def test_what_is_left_of_a_request_waits_for_the_hold_of_another_quota(
     autojump_clock: MockClock, later: Refuse | None
 ) -> None:
     verdicts = iter([Throttle(throttle_ms=2000, hold=True, ask_again=True), later])
-    gate = Gatekeeper(Refuse(topics={"b": 89}, throttle_ms=700), api_key=ApiKey.CREATE_TOPICS, detail=Detail.BODY)
-    paced = Gatekeeper(lambda _: next(verdicts), api_key=ApiKey.CREATE_TOPICS, detail=Detail.BODY)
+    gate = Gatekeeper(Refuse(topics={"b": 89}, throttle_ms=700), api_key=CREATE_TOPICS, detail=Detail.BODY)
+    paced = Gatekeeper(lambda _: next(verdicts), api_key=CREATE_TOPICS, detail=Detail.BODY)
     async with open_book(plugins={"gate": gate, "paced": paced}) as book:
         topics = [{"name": name, "num_partitions": 1, "replication_factor": 1} for name in "abc"]
-        await book.client.sends(request(19, 7, 3, topics=topics, timeout_ms=1000))
+        await book.client.sends(request(CREATE_TOPICS, 7, 3, topics=topics, timeout_ms=1000))
         await trio.sleep(1.9)
         assert book.upstream.dialled == []
         await trio.sleep(0.2)
         admitted = [each for each in topics if each["name"] == "a" or (each["name"] == "c" and later is None)]
-        assert await book.broker.receives() == request(19, 7, 3, topics=admitted, timeout_ms=1000)
-        await book.broker.sends(reply(19, 7, 3, topics=[{"name": each["name"]} for each in admitted]))
-        fields = read_reply(19, 7, await book.client.receives())
+        assert await book.broker.receives() == request(CREATE_TOPICS, 7, 3, topics=admitted, timeout_ms=1000)
+        await book.broker.sends(reply(CREATE_TOPICS, 7, 3, topics=[{"name": each["name"]} for each in admitted]))
+        fields = read_reply(CREATE_TOPICS, 7, await book.client.receives())
         errors = {row["name"]: row["error_code"] for row in fields["topics"]}
         assert errors == {"a": 0, "b": 89, "c": 0 if later is None else 44}
     assert next(verdicts, None) is None
 
 
 async def test_when_no_topic_is_admitted_the_proxy_answers_alone(autojump_clock: MockClock) -> None:
-    gate = Gatekeeper(Refuse(topics={"a": 89, "b": 89}), api_key=ApiKey.DELETE_TOPICS, detail=Detail.BODY)
+    gate = Gatekeeper(Refuse(topics={"a": 89, "b": 89}), api_key=DELETE_TOPICS, detail=Detail.BODY)
     async with open_book(plugins={"gate": gate}) as book:
-        await book.client.sends(request(20, 5, 3, topic_names=["b", "a"], timeout_ms=1000))
-        fields = read_reply(20, 5, await book.client.receives())
+        await book.client.sends(request(DELETE_TOPICS, 5, 3, topic_names=["b", "a"], timeout_ms=1000))
+        fields = read_reply(DELETE_TOPICS, 5, await book.client.receives())
         assert [(row["name"], row["error_code"]) for row in fields["responses"]] == [("b", 89), ("a", 89)]
         assert book.upstream.dialled == []
 
 
 async def test_a_body_is_decoded_for_who_asks(autojump_clock: MockClock) -> None:
     bodies: list[Any] = []
-    gate = Gatekeeper(lambda request: bodies.append(request.body), api_key=ApiKey.DELETE_TOPICS, detail=Detail.BODY)
+    gate = Gatekeeper(lambda request: bodies.append(request.body), api_key=DELETE_TOPICS, detail=Detail.BODY)
     async with open_book(plugins={"gate": gate}) as book:
-        await book.round_trip(request(20, 5, 3, topic_names=["x"], timeout_ms=9), reply(20, 5, 3))
+        await book.round_trip(request(DELETE_TOPICS, 5, 3, topic_names=["x"], timeout_ms=9), reply(DELETE_TOPICS, 5, 3))
         assert bodies == [{"topic_names": ["x"], "timeout_ms": 9}]
 
 
@@ -165,7 +166,7 @@ async def test_a_refused_produce_has_an_error_for_every_partition(autojump_clock
 
 async def test_an_own_answer_that_blocks_keeps_its_place(autojump_clock: MockClock) -> None:
     """While the client does not read the proxy's own answer, the broker's next reply waits behind it."""
-    gate = Gatekeeper(Refuse(error_code=44), api_key=ApiKey.CREATE_TOPICS)
+    gate = Gatekeeper(Refuse(error_code=44), api_key=CREATE_TOPICS)
     async with open_book(plugins={"gate": gate}) as book:
         client_socket = book.connection.client
         plain_send, taken = client_socket.send, trio.Event()
@@ -177,7 +178,7 @@ async def test_an_own_answer_that_blocks_keeps_its_place(autojump_clock: MockClo
             await plain_send(kept)
 
         client_socket.send = slow_send  # type: ignore[method-assign]
-        await book.client.sends(request(19, 7, 1, topics=[], timeout_ms=1), request(HEARTBEAT, 4, 2))
+        await book.client.sends(request(CREATE_TOPICS, 7, 1, topics=[], timeout_ms=1), request(HEARTBEAT, 4, 2))
         await trio.testing.wait_all_tasks_blocked()
         await book.broker.receives()
         await book.broker.sends(reply(HEARTBEAT, 4, 2))
@@ -192,7 +193,7 @@ async def test_a_request_whose_reply_the_client_does_not_take_is_completed(
     autojump_clock: MockClock, refusal: Refuse | None
 ) -> None:
     """With an error: usage records would lack it otherwise."""
-    gate = Gatekeeper(refusal, api_key=ApiKey.CREATE_TOPICS)
+    gate = Gatekeeper(refusal, api_key=CREATE_TOPICS)
     async with open_book(plugins={"gate": gate}) as book:
 
         async def blocks(_: Any) -> None:
@@ -200,11 +201,11 @@ async def test_a_request_whose_reply_the_client_does_not_take_is_completed(
 
         book.connection.client.send = blocks  # type: ignore[method-assign]
         book.connection.client.send_now = lambda *_, **__: False  # type: ignore[method-assign]
-        await book.client.sends(request(19, 7, 1, topics=[], timeout_ms=1))
+        await book.client.sends(request(CREATE_TOPICS, 7, 1, topics=[], timeout_ms=1))
         if refusal is None:
             await book.upstream.wait_for_dial(1)
             await book.broker.receives()
-            await book.broker.sends(reply(19, 7, 1, topics=[]))
+            await book.broker.sends(reply(CREATE_TOPICS, 7, 1, topics=[]))
         await trio.testing.wait_all_tasks_blocked()
         assert gate.completed == []
         book.connection.end("the test is over", None)

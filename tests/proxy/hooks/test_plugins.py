@@ -361,9 +361,9 @@ def test_quota_reset_required_is_polled_for_every_request() -> None:
     hooks = hooks_of(Restless())
     assert hooks.quotas is not None
     before = hooks.quotas.generation
-    request = Request(Connection(connection_id=1, peer=Address(host="h", port=1)), 3, 0, 0, "c", 9, 0.0)
+    request = Request(Connection(connection_id=1, peer=Address(host="h", port=1)), ApiKey.METADATA, 0, 0, "c", 9, 0.0)
     for _ in range(2):
-        hooks.request_received(hooks.request_callbacks(3), request, 0)
+        hooks.request_received(hooks.request_callbacks(ApiKey.METADATA), request, 0)
     assert polled == [*QuotaKey, *QuotaKey]
     assert hooks.quotas.generation == before + 2
 
@@ -427,9 +427,9 @@ def test_request_interest_narrows_what_a_plugin_hears() -> None:
 
     hooks = hooks_of(Narrow())
     for callbacks in (hooks.request_callbacks, hooks.response_callbacks):
-        assert [key for key in range(100) if callbacks(key)] == [3, 19]
-    assert hooks.completions == {3, 19}
-    assert hooks.bodies == {19}
+        assert [key for key in range(100) if callbacks(key)] == [ApiKey.METADATA, ApiKey.CREATE_TOPICS]
+    assert hooks.completions == {ApiKey.METADATA, ApiKey.CREATE_TOPICS}
+    assert hooks.bodies == {ApiKey.CREATE_TOPICS}
 
 
 def test_connection_opened_and_closed_are_called() -> None:

@@ -14,7 +14,7 @@ from headrace.proxy.errors import UpstreamFault
 from headrace.proxy.network.poller import Poller
 from headrace.proxy.network.tls.contexts import client_context
 from headrace.proxy.network.tls.handshake_turns import TurnsByAddress
-from headrace.proxy.network.tls.rustls.sockets import RustlsSocket
+from headrace.proxy.network.tls.rustls_socket import RustlsSocket
 from headrace.proxy.network.tls.tls_socket import TlsSocket
 from headrace.proxy.network.topology import Topology
 from headrace.proxy.network.upstream import Upstream

@@ -120,9 +120,9 @@ def test_a_broken_pipe_is_no_traceback(tmp_path: Path) -> None:
         assert process.stdout is not None
         assert process.stderr is not None
         process.stdout.close()
-        said = process.stderr.read()
+        output = process.stderr.read()
         assert process.wait(timeout=60) == 1
-    assert said == b""
+    assert output == b""
 
 
 @pytest.mark.parametrize("piped", [True, False])
@@ -141,13 +141,13 @@ def test_a_terminal_gets_a_progress_bar(tmp_path: Path, *, piped: bool) -> None:
         os.close(theirs)
         with process:
             process.communicate(content.encode() if piped else b"", timeout=60)
-        said = b"".join(_read_all(ours)).decode()
+        output = b"".join(_read_all(ours)).decode()
     finally:
         os.close(ours)
     assert process.returncode == 0
-    assert "replaying" in said
-    assert (str(len(content)) if piped else "100%") in said
-    assert "20,001 lines replayed" in said
+    assert "replaying" in output
+    assert (str(len(content)) if piped else "100%") in output
+    assert "20,001 lines replayed" in output
 
 
 def _read_all(terminal: int) -> Iterator[bytes]:

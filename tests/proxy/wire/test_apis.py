@@ -87,8 +87,11 @@ def test_header_versions_are_kafkas(kafka: str) -> None:
 
 
 def test_header_versions_of_the_unknown() -> None:
-    assert (apis.request_header_version(0, 99), apis.response_header_version(0, 99)) == (2, 1)
-    assert (apis.request_header_version(17, 99), apis.response_header_version(17, 99)) == (1, 0)
+    assert (apis.request_header_version(ApiKey.PRODUCE, 99), apis.response_header_version(ApiKey.PRODUCE, 99)) == (2, 1)
+    assert (
+        apis.request_header_version(ApiKey.SASL_HANDSHAKE, 99),
+        apis.response_header_version(ApiKey.SASL_HANDSHAKE, 99),
+    ) == (1, 0)
     assert (apis.request_header_version(9999, 0), apis.response_header_version(9999, 0)) == (2, 1)
     assert apis.response_header_version(ApiKey.API_VERSIONS, 99) == 0
 

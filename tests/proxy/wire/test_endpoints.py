@@ -179,7 +179,9 @@ def test_a_coordinator_in_and_outside_the_range(version: int) -> None:
 
 def test_describe_cluster_has_other_field_names() -> None:
     brokers = [{"broker_id": one, "host": "b", "port": 1, "rack": "r", "is_fenced": True} for one in (0, -1)]
-    rewritten, decoded = rewrite(60, 2, {"brokers": brokers, "cluster_id": "c", "controller_id": 4, TAGS: {9: b"x"}}, 3)
+    rewritten, decoded = rewrite(
+        ApiKey.DESCRIBE_CLUSTER, 2, {"brokers": brokers, "cluster_id": "c", "controller_id": 4, TAGS: {9: b"x"}}, 3
+    )
     assert decoded["brokers"] == [{**brokers[0], "host": "proxy.example.com", "port": 19093}]
     assert (rewritten.cluster_id, rewritten.controller_id, rewritten.left_out) == ("c", 4, (-1,))
     assert (decoded["throttle_time_ms"], decoded[TAGS]) == (3, {9: b"x"})

@@ -83,7 +83,10 @@ def test_error_messages_only_where_the_version_has_them() -> None:
         for key, version in EVERY
         if b"exceeded" in merge_response(key, version, None, ["a"], {"a": REFUSAL}, 0)
     }
-    assert {key for key, version in EVERY if (key, version) not in with_message} == {19, 20}
+    assert {key for key, version in EVERY if (key, version) not in with_message} == {
+        ApiKey.CREATE_TOPICS,
+        ApiKey.DELETE_TOPICS,
+    }
     assert min(version for key, version in with_message if key == ApiKey.CREATE_TOPICS) == 1
     assert min(version for key, version in with_message if key == ApiKey.DELETE_TOPICS) == 5
     assert min(version for key, version in with_message if key == ApiKey.CREATE_PARTITIONS) == 0
@@ -118,19 +121,21 @@ def test_deleting_by_id() -> None:
 
 
 def test_a_repeated_topic_is_answered_once_and_unknown_rows_are_kept() -> None:
-    body = encode("CreateTopicsRequest", 7, request_of(19, 7, ["a", "b", "a"]))
+    body = encode("CreateTopicsRequest", 7, request_of(ApiKey.CREATE_TOPICS, 7, ["a", "b", "a"]))
     refused = {"a": REFUSAL}
-    forwarded = split_request(19, 7, body, refused)
-    assert forwarded == encode("CreateTopicsRequest", 7, request_of(19, 7, ["b"]))
-    answer = encode("CreateTopicsResponse", 7, response_of(19, 7, ["stranger", "b", "b"]))
-    merged = decode("CreateTopicsResponse", 7, merge_response(19, 7, answer, ["a", "b", "a"], refused, 0))
+    forwarded = split_request(ApiKey.CREATE_TOPICS, 7, body, refused)
+    assert forwarded == encode("CreateTopicsRequest", 7, request_of(ApiKey.CREATE_TOPICS, 7, ["b"]))
+    answer = encode("CreateTopicsResponse", 7, response_of(ApiKey.CREATE_TOPICS, 7, ["stranger", "b", "b"]))
+    merged = decode(
+        "CreateTopicsResponse", 7, merge_response(ApiKey.CREATE_TOPICS, 7, answer, ["a", "b", "a"], refused, 0)
+    )
     assert [row["name"] for row in merged["topics"]] == ["a", "b", "b", "stranger"]
 
 
 def test_without_refused_topics_nothing_is_changed() -> None:
-    body = encode("CreateTopicsRequest", 7, request_of(19, 7, ["a"], tags={9: b"x"})) + b""
-    assert split_request(19, 7, memoryview(body), {}) == body
-    assert split_request(19, 7, body, {"z": REFUSAL}) == body
+    body = encode("CreateTopicsRequest", 7, request_of(ApiKey.CREATE_TOPICS, 7, ["a"], tags={9: b"x"})) + b""
+    assert split_request(ApiKey.CREATE_TOPICS, 7, memoryview(body), {}) == body
+    assert split_request(ApiKey.CREATE_TOPICS, 7, body, {"z": REFUSAL}) == body
 
 
 def test_reading_the_topics_of_a_mutation() -> None:
@@ -149,7 +154,9 @@ def test_reading_the_topics_of_a_mutation() -> None:
     read = read_mutation(ApiKey.CREATE_TOPICS, 5, encode("CreateTopicsRequest", 5, create))
     assert [(topic.key, topic.partitions) for topic in read.topics] == [("default", -1), ("five", 5), ("assigned", 2)]
     assert read.validate_only
-    grow = read_mutation(20 + 17, 3, encode("CreatePartitionsRequest", 3, {"topics": [{"name": "t", "count": 7}]}))
+    grow = read_mutation(
+        ApiKey.CREATE_PARTITIONS, 3, encode("CreatePartitionsRequest", 3, {"topics": [{"name": "t", "count": 7}]})
+    )
     assert [(topic.key, topic.partitions) for topic in grow.topics] == [("t", 7)]
     assert not grow.validate_only
     drop = read_mutation(ApiKey.DELETE_TOPICS, 1, encode("DeleteTopicsRequest", 1, {"topic_names": ["t", "u"]}))

@@ -144,11 +144,11 @@ def canonical(api_key: int, value: Any) -> Any:
     return value
 
 
-def said(value: Any) -> list[str | None]:
+def messages(value: Any) -> list[str | None]:
     """Return all error messages in a response, in order."""
     if isinstance(value, dict):
-        return [one for key, inner in value.items() for one in ([inner] if key == "error_message" else said(inner))]
-    return [one for row in value for one in said(row)] if isinstance(value, list) else []
+        return [one for key, inner in value.items() for one in ([inner] if key == "error_message" else messages(inner))]
+    return [one for row in value for one in messages(row)] if isinstance(value, list) else []
 
 
 def compare(api_key: int, version: int, request: Message, throttle_time_ms: int) -> None:
@@ -167,11 +167,11 @@ def compare(api_key: int, version: int, request: Message, throttle_time_ms: int)
         assert api_key in JAVA_FORGETS_THROTTLE
         assert (expected["throttle_time_ms"], given_["throttle_time_ms"]) == (0, throttle_time_ms)
         del expected["throttle_time_ms"], given_["throttle_time_ms"]
-    assert set(said(given_)) <= {CUSTOM}
-    assert len(said(given_)) == len(said(expected))
-    assert set(said(expected)) <= {CUSTOM, TEXT, None, ""}
+    assert set(messages(given_)) <= {CUSTOM}
+    assert len(messages(given_)) == len(messages(expected))
+    assert set(messages(expected)) <= {CUSTOM, TEXT, None, ""}
     assert canonical(api_key, given_) == canonical(api_key, expected), (name, version, request)
-    if said(expected) == said(given_) and api_key not in UNORDERED | DECODED_ONLY:
+    if messages(expected) == messages(given_) and api_key not in UNORDERED | DECODED_ONLY:
         assert mine == theirs, (name, version, request)
 
 

@@ -1,4 +1,4 @@
-"""Validations of new topics, apart from what `tests.proxy.connection.test_mutations` shows of them."""
+"""Validations of new topics, apart from what `tests.proxy.connection.mutations.test_mutations` shows of them."""
 
 from __future__ import annotations
 

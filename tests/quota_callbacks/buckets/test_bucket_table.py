@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from headrace.quota_callbacks.api_keys import ApiKey
 from headrace.quota_callbacks.buckets.bucket_table import IDLE_EXPIRY_MS, BucketTable, owner_of
 from headrace.quota_callbacks.buckets.client_quotas import ClientQuotas
 from headrace.quota_callbacks.buckets.kinds import MutationBucket, ProducerIdBucket, QuotaBucket, RateBucket
@@ -38,7 +39,7 @@ def quotas_with(*, max_buckets: int = 100, max_owned: int = 10, policy: QuotaPol
 
 
 def request_of(connection: Connection, client_id: str, now_ms: int = 0) -> Request:
-    return Request(connection, 0, 9, 1, client_id, 100, now_ms / 1000)
+    return Request(connection, ApiKey.PRODUCE, 9, 1, client_id, 100, now_ms / 1000)
 
 
 def connection_from(host: str, user: str = "ANONYMOUS") -> Connection:

@@ -17,26 +17,27 @@ from benchmarks.request_cost_log import LoggedRequest, RequestLog, parse_line
 from headrace.quota_callbacks.api_keys import API_NAMES, ApiKey
 from headrace.quota_callbacks.builtin.request_costs import DEFAULT_COSTS, FALLBACK_COST, RequestCost, estimate_ms
 
-COSTS = {0: RequestCost(base_ms=0.5, per_kib_ms=0.25), 12: RequestCost(base_ms=0.125)}
+PRODUCE, FETCH, METADATA, HEARTBEAT = ApiKey.PRODUCE, ApiKey.FETCH, ApiKey.METADATA, ApiKey.HEARTBEAT
+COSTS = {PRODUCE: RequestCost(base_ms=0.5, per_kib_ms=0.25), HEARTBEAT: RequestCost(base_ms=0.125)}
 PAGE = Path(__file__).parents[3] / "docs" / "request-costs.md"
 
 
 def test_a_base_and_a_price_per_kib_of_request_and_reply() -> None:
-    assert estimate_ms(0, 3072, 1024, None, COSTS) == 0.5 + 4 * 0.25
-    assert estimate_ms(0, 0, 512, None, COSTS) == 0.5 + 0.125
-    assert estimate_ms(12, 1 << 20, 1 << 20, None, COSTS) == 0.125
+    assert estimate_ms(PRODUCE, 3072, 1024, None, COSTS) == 0.5 + 4 * 0.25
+    assert estimate_ms(PRODUCE, 0, 512, None, COSTS) == 0.5 + 0.125
+    assert estimate_ms(HEARTBEAT, 1 << 20, 1 << 20, None, COSTS) == 0.125
 
 
 def test_never_more_than_the_broker_had_it() -> None:
-    assert estimate_ms(0, 4096, 0, 1.25, COSTS) == 1.25
-    assert estimate_ms(0, 4096, 0, 0.0, COSTS) == 0.0
-    assert estimate_ms(0, 4096, 0, 30_000.0, COSTS) == 1.5
+    assert estimate_ms(PRODUCE, 4096, 0, 1.25, COSTS) == 1.25
+    assert estimate_ms(PRODUCE, 4096, 0, 0.0, COSTS) == 0.0
+    assert estimate_ms(PRODUCE, 4096, 0, 30_000.0, COSTS) == 1.5
 
 
 def test_an_api_that_the_table_lacks() -> None:
     expected = FALLBACK_COST.base_ms + 2 * FALLBACK_COST.per_kib_ms
     assert estimate_ms(9999, 1024, 1024, None) == expected
-    assert estimate_ms(3, 1024, 1024, None, COSTS) == expected
+    assert estimate_ms(METADATA, 1024, 1024, None, COSTS) == expected
 
 
 @pytest.mark.parametrize("api_key", sorted(API_NAMES))
@@ -50,15 +51,38 @@ def test_the_table_names_apis_that_there_are() -> None:
     assert set(DEFAULT_COSTS) <= set(API_NAMES)
 
 
-@pytest.mark.parametrize("api_key", [0, 1, 2, 3, 8, 9, 10, 11, 12, 13, 14, 18, 19, 20, 22, 24, 26, 37, 68])
+@pytest.mark.parametrize(
+    "api_key",
+    [
+        ApiKey.PRODUCE,
+        ApiKey.FETCH,
+        ApiKey.LIST_OFFSETS,
+        ApiKey.METADATA,
+        ApiKey.OFFSET_COMMIT,
+        ApiKey.OFFSET_FETCH,
+        ApiKey.FIND_COORDINATOR,
+        ApiKey.JOIN_GROUP,
+        ApiKey.HEARTBEAT,
+        ApiKey.LEAVE_GROUP,
+        ApiKey.SYNC_GROUP,
+        ApiKey.API_VERSIONS,
+        ApiKey.CREATE_TOPICS,
+        ApiKey.DELETE_TOPICS,
+        ApiKey.INIT_PRODUCER_ID,
+        ApiKey.ADD_PARTITIONS_TO_TXN,
+        ApiKey.END_TXN,
+        ApiKey.CREATE_PARTITIONS,
+        ApiKey.CONSUMER_GROUP_HEARTBEAT,
+    ],
+)
 def test_what_clients_send_most_is_measured(api_key: int) -> None:
     assert api_key in DEFAULT_COSTS
 
 
 def test_a_large_produce_costs_more_than_a_small_one_but_bytes_are_fetched_for_nothing() -> None:
     """Produced records are validated; fetched ones are copied from file to socket in the network thread."""
-    assert estimate_ms(0, 1 << 20, 60, None) > 5 * estimate_ms(0, 1 << 10, 60, None)
-    assert estimate_ms(1, 100, 1 << 20, None) < 2 * estimate_ms(1, 100, 1 << 10, None)
+    assert estimate_ms(PRODUCE, 1 << 20, 60, None) > 5 * estimate_ms(PRODUCE, 1 << 10, 60, None)
+    assert estimate_ms(FETCH, 100, 1 << 20, None) < 2 * estimate_ms(FETCH, 100, 1 << 10, None)
 
 
 @pytest.mark.parametrize("value", [-0.001, math.nan, math.inf])

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from headrace.config.loading import loads
 from headrace.plugins.usage_records.rows import Seconds
 from headrace.proxy.connection.state.created_topics import MAX_REMEMBERED, CreatedTopics
+from headrace.quota_callbacks.api_keys import ApiKey
 from headrace.quota_callbacks.definitions import entity_in_force
 from headrace.quota_callbacks.entities import MAX_NAME_BYTES, SHORT_NAME, QuotaEntity, bounded_name
 from headrace.quota_callbacks.records.replay import Usage
@@ -159,8 +160,8 @@ def test_topics_with_impossible_names() -> None:
 
 def test_topics_in_usage_records() -> None:
     seconds = Seconds(1000, lambda _request: 0.0)
-    request = Request(Connection(connection_id=1, peer=Address(host="h", port=1)), 0, 9, 0, "c", 9, 0.0)
+    request = Request(Connection(connection_id=1, peer=Address(host="h", port=1)), ApiKey.PRODUCE, 9, 0, "c", 9, 0.0)
     seconds.add(request, 1)
-    seconds.add_topics("ANONYMOUS", "c", 0, [(LONG + "a", 0, 5, -1), (LONG + "b", 0, 6, -1)])
+    seconds.add_topics("ANONYMOUS", "c", ApiKey.PRODUCE, [(LONG + "a", 0, 5, -1), (LONG + "b", 0, 6, -1)])
     topics = {name[3]: row.request_bytes for name, row in seconds.rows.items() if name[3] is not None}
     assert topics == {bounded_name(LONG + "a"): 5, bounded_name(LONG + "b"): 6}

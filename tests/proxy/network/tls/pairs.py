@@ -14,7 +14,7 @@ from headrace.config.tables.tls import ListenTls, UpstreamTls
 from headrace.proxy.errors import ClientGone, ConnectionFault, UpstreamFault
 from headrace.proxy.network.poller import Poller
 from headrace.proxy.network.tls.contexts import TlsContext, client_context, server_context
-from headrace.proxy.network.tls.rustls.sockets import RustlsSocket
+from headrace.proxy.network.tls.rustls_socket import RustlsSocket
 from headrace.proxy.network.tls.tls_socket import NoTurn, TlsSocket
 
 if TYPE_CHECKING:

@@ -29,7 +29,7 @@ from headrace.proxy.network.tls import contexts
 from headrace.proxy.network.tls.contexts import EXPIRES_SOON, client_context, server_context
 from headrace.proxy.network.tls.files import TlsFileError
 from headrace.proxy.network.tls.renewal import expiries_s
-from headrace.proxy.network.tls.rustls.sockets import RustlsSocket, socket_kind
+from headrace.proxy.network.tls.rustls_socket import RustlsSocket, socket_kind
 from headrace.proxy.network.tls.tls_socket import TlsSocket
 from testbed.kafka.certificates import PASSWORD, Authority
 from tests.proxy.network.tls.pairs import connecting, read, rustls_sides, shake_hands, sockets

@@ -19,9 +19,9 @@ from structlog.testing import capture_logs
 from headrace.config.tables.tls import TlsVersion, UpstreamTls
 from headrace.proxy.errors import ClientGone, ConnectionFault, UpstreamFault
 from headrace.proxy.network.poller import Poller
-from headrace.proxy.network.tls import kernel_support
-from headrace.proxy.network.tls.kernel_socket import MOST_TICKETS, KernelTlsSocket
-from headrace.proxy.network.tls.kernel_support import ENABLE_KTLS, TLS_1_3_IN_KERNEL, has_kernel_tls, kernel_tls_problem
+from headrace.proxy.network.tls.kernel import support
+from headrace.proxy.network.tls.kernel.sockets import MOST_TICKETS, KernelTlsSocket
+from headrace.proxy.network.tls.kernel.support import ENABLE_KTLS, TLS_1_3_IN_KERNEL, has_kernel_tls, kernel_tls_problem
 from headrace.proxy.network.tls.tls_socket import NoTurn, TlsSocket
 from headrace.proxy.network.topology import Topology
 from headrace.proxy.network.upstream import Upstream
@@ -114,15 +114,15 @@ def test_the_report_agrees_with_the_system() -> None:
 def test_connections_that_have_it(
     monkeypatch: pytest.MonkeyPatch, *, enabled: bool, kernel: bool, found: str | None
 ) -> None:
-    monkeypatch.setattr(kernel_support, "_problem_of_system", lambda: found)
+    monkeypatch.setattr(support, "_problem_of_system", lambda: found)
     tls = UpstreamTls(enabled=bool(enabled), kernel=bool(kernel))
     assert has_kernel_tls(tls) == (enabled and kernel and found is None)
 
 
 @pytest.mark.parametrize("supported", [False, True])
 def test_tls_1_3_needs_a_newer_openssl(monkeypatch: pytest.MonkeyPatch, *, supported: bool) -> None:
-    monkeypatch.setattr(kernel_support, "_problem_of_system", lambda: None)
-    monkeypatch.setattr(kernel_support, "TLS_1_3_IN_KERNEL", supported)
+    monkeypatch.setattr(support, "_problem_of_system", lambda: None)
+    monkeypatch.setattr(support, "TLS_1_3_IN_KERNEL", supported)
     assert kernel_tls_problem(TlsVersion.TLS_1_2) is None
     assert kernel_tls_problem(TlsVersion.TLS_1_3) == (None if supported else "with TLS 1.3 it needs OpenSSL 3.2")
 

@@ -9,7 +9,7 @@ import pytest
 from headrace.proxy import long_work
 from headrace.proxy.connection.state.shared_state import Limits
 from headrace.quota_callbacks.api_keys import ApiKey
-from tests.proxy.connection.calls_of_steps import counted_calls
+from tests.proxy.connection.long_requests.calls_of_steps import counted_calls
 from tests.proxy.playbook import open_book, read_reply, reply, request
 
 if TYPE_CHECKING:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Final
 from headrace.proxy.errors import UpstreamFault
 from headrace.proxy.network.sockets import PlainSocket
 from headrace.proxy.network.tls.failures import failure_of, outlived_certificate
-from headrace.proxy.network.tls.kernel_support import ENABLE_KTLS, TLS_1_3_IN_KERNEL
+from headrace.proxy.network.tls.kernel.support import ENABLE_KTLS, TLS_1_3_IN_KERNEL
 from headrace.proxy.network.tls.tls_socket import Session
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from headrace.quota_callbacks.api_keys import ApiKey
 from headrace.quota_callbacks.hookspecs import HOOK_VERSION, hookimpl
 from headrace.quota_callbacks.requests import Interest, Request
 from headrace.quota_callbacks.verdicts import Refuse
-from tests.proxy.connection.calls_of_steps import counted_calls
+from tests.proxy.connection.long_requests.calls_of_steps import counted_calls
 from tests.proxy.connection.test_fetched_records import Fetches
 from tests.proxy.mutation_script import CREATE, DELETE, METADATA, WINDOWS, asked, create, created, outcome, quota
 from tests.proxy.playbook import open_book, read_reply, reply, request
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from headrace.proxy.connection.state.connection_state import ConnectionState
     from headrace.proxy.connection.state.in_flight import Exchange
-    from tests.proxy.connection.calls_of_steps import CallsOfSteps
+    from tests.proxy.connection.long_requests.calls_of_steps import CallsOfSteps
     from tests.proxy.playbook import Book
 
 TOPICS = 2000

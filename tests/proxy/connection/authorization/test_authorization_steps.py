@@ -8,8 +8,8 @@ import pytest
 
 from headrace.proxy import long_work
 from headrace.quota_callbacks.api_keys import ApiKey
-from tests.proxy.connection.calls_of_steps import counted_calls
-from tests.proxy.connection.test_authorization import book
+from tests.proxy.connection.authorization.test_authorization import book
+from tests.proxy.connection.long_requests.calls_of_steps import counted_calls
 from tests.proxy.playbook import read_reply, reply, request
 
 if TYPE_CHECKING:

@@ -13,9 +13,9 @@ from headrace.proxy.connection import whole_requests
 from headrace.proxy.wire.walks.produce import ProduceWalk
 from headrace.quota_callbacks.hookspecs import HOOK_VERSION, hookimpl
 from headrace.quota_callbacks.requests import Interest, Request
-from tests.proxy.connection.calls_of_steps import counted_calls
-from tests.proxy.connection.test_authorization import book
-from tests.proxy.connection.test_authorization_steps import MOST_CALLS, RULES
+from tests.proxy.connection.authorization.test_authorization import book
+from tests.proxy.connection.authorization.test_authorization_steps import MOST_CALLS, RULES
+from tests.proxy.connection.long_requests.calls_of_steps import counted_calls
 from tests.proxy.connection.test_producer_ids import PRODUCE
 from tests.proxy.playbook import open_book, reply
 

@@ -45,7 +45,7 @@ def kernel_tls_problem(lowest: TlsVersion) -> str | None:
     """Return why connections with at least the version ``lowest`` cannot have kernel TLS; ``None`` if they can.
 
     The kernel is asked once, with a connection of the process to itself. Whether OpenSSL supports kernel TLS shows only
-    when a handshake has ended (`headrace.proxy.network.tls.kernel_socket.NotInKernel`).
+    when a handshake has ended (`headrace.proxy.network.tls.kernel.sockets.NotInKernel`).
     """
     problem = _problem_of_system()
     if problem is None and lowest is TlsVersion.TLS_1_3 and not TLS_1_3_IN_KERNEL:

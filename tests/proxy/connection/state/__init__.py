@@ -1,0 +1,1 @@
+"""Tests of `headrace.proxy.connection.state`."""
