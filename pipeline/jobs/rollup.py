@@ -22,7 +22,7 @@ from headrace.pipeline.analysis.rollup import (
     with_clusters,
 )
 from headrace.pipeline.analysis.teams import parse_messages, read_teams
-from headrace.pipeline.cli import LAKE, check_input, day_options, job_options, kafka_options, settings_of
+from headrace.pipeline.cli import LAKE, Job, check_input, day_options, job_options, kafka_options, settings_of
 from headrace.pipeline.ingestion.sources import KafkaSource
 from headrace.pipeline.lake import schemas
 from headrace.pipeline.lake.day_counts import recorded_by_day, rolled_up_by_day
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 SHOWN = 20
 
 
-@click.command()
+@click.command(cls=Job)
 @LAKE
 @day_options
 @click.option(
