@@ -248,8 +248,8 @@ class Bills:
             period = f"{row.date:{'%Y-%m' if self._period is Period.MONTH else '%Y-%m-%d'}}"
             report_progress(f"  {period}  {_cluster(row)}  {row.team}  {self._money(row)}")
         teams = self._sheet.teams
-        named = sf.col("team").isin(list(teams))
-        billed = {row.team for row in totals.where(named).select("team").distinct().collect()}
+        named = totals.where(sf.col("team").isin(list(teams))).select("team").distinct()
+        billed = {row.team for row in named.collect()} if teams else set()
         for team in sorted(teams.keys() - billed):
             report_progress(f"the price sheet has prices for team {team}, which has no usage")
         return {"bills": sum(each["bills"] for each in found), "totals": found, "periods": list(written)}
