@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import importlib
 import sys
+from collections import Counter
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 import click
@@ -66,6 +67,18 @@ class Jobs(click.Group):
         """Write the list of jobs from `JOBS`, without importing their modules."""
         with formatter.section("Jobs"):
             formatter.write_dl(list(JOBS.items()))
+
+
+class Job(click.Command):
+    """The command of a job: an option with one value may be given once. click would drop all values but the last."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Parse the arguments. Raises `click.BadParameter` if an option with one value is repeated."""
+        _, _, given = self.make_parser(ctx).parse_args([*args])
+        for option, times in Counter(given).items():
+            if times > 1 and isinstance(option, click.Option) and not (option.multiple or option.is_flag):
+                raise click.BadParameter(f"it has one value, and is given {times} times", ctx, option)
+        return super().parse_args(ctx, args)
 
 
 def command_of(job: str) -> click.Command:
@@ -193,11 +206,13 @@ def job_options(command: Callable[..., Result]) -> Callable[..., Result]:
 
 def settings_of(given: tuple[str, ...], option: str) -> dict[str, str]:
     """Parse NAME=VALUE settings. Raises `click.BadParameter`."""
-    settings = {}
+    settings: dict[str, str] = {}
     for each in given:
         name, equals, value = each.partition("=")
         if not name or not equals:
             raise click.BadParameter(f"{option} {each}: expected NAME=VALUE")
+        if name in settings:  # a value may be a secret
+            raise click.BadParameter(f"{option} {name}=…: it has one value, and is given several times")
         settings[name] = value
     return settings
 

@@ -23,10 +23,10 @@ from headrace.pipeline.lake import schemas
 from headrace.quota_callbacks.api_keys import ApiKey
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
     from datetime import date
 
-    from pyspark.sql import Column, DataFrame, SparkSession
+    from pyspark.sql import Column, DataFrame, Row, SparkSession
 
     from headrace.pipeline.analysis.prices import Item, PriceSheet
 
@@ -64,14 +64,12 @@ def by_hour(usage: DataFrame, teams: DataFrame) -> DataFrame:
         "records": sf.count("*"),
     }
     sums = [_or_zero(special[name] if name in special else sf.sum(name), name) for name in _SUMS]
-    of_topics = teams.where(sf.col("topic").isNotNull()).select("topic", sf.col("team").alias(_OF_TOPIC))
-    if of_topics.isEmpty():
+    (there,) = teams.agg(*(sf.count_if(is_kind).alias(kind) for kind, (_, is_kind) in _owners().items())).collect()
+    if not there[_OF_TOPIC]:
         hours = usage.groupBy("date", hour, "cluster", *_SENDER).agg(*sums)
-        return with_teams(hours.withColumn(_OF_TOPIC, sf.lit(None).cast("string")), teams).select(
-            *schemas.ROLLUP_HOUR.names
-        )
-    owned = usage.join(sf.broadcast(of_topics), "topic", "left")
-    hours = with_teams(owned.groupBy("date", hour, "cluster", *_SENDER, _OF_TOPIC).agg(*sums), teams)
+        return with_teams(hours, teams, there).select(*schemas.ROLLUP_HOUR.names)
+    owned = _joined(usage, teams, _OF_TOPIC)
+    hours = with_teams(owned.groupBy("date", hour, "cluster", *_SENDER, _OF_TOPIC).agg(*sums), teams, there)
     again = [sf.sum(name).alias(name) for name in _SUMS]
     by = ("date", "hour", "cluster", *_SENDER, "team")
     return hours.groupBy(*by).agg(*again).select(*schemas.ROLLUP_HOUR.names)
@@ -121,21 +119,36 @@ def first_day(day: date, period: Period) -> date:
     return day if period is Period.DAY else day.replace(day=1)
 
 
-def with_teams(senders: DataFrame, teams: DataFrame) -> DataFrame:
-    """Replace the team of the topic by ``team``: by user and client id, else by user, else by client id
-    (`schemas.TEAMS`), else that of the topic, else null.
-    """
+def _owners() -> dict[str, tuple[Sequence[str], Column]]:
+    """Return the columns by which each kind of team (`schemas.TEAMS`) owns usage, and whether a row is of this kind."""
     has_user, has_client = sf.col("user").isNotNull(), sf.col("client_id").isNotNull()
-    of_both = teams.where(has_user & has_client).select(*_SENDER, sf.col("team").alias("_of_both"))
-    of_user = teams.where(has_user & ~has_client).select("user", sf.col("team").alias("_of_user"))
-    of_client = teams.where(~has_user & has_client).select("client_id", sf.col("team").alias("_of_client"))
-    return (
-        senders.join(sf.broadcast(of_both), list(_SENDER), "left")
-        .join(sf.broadcast(of_user), "user", "left")
-        .join(sf.broadcast(of_client), "client_id", "left")
-        .withColumn("team", sf.coalesce("_of_both", "_of_user", "_of_client", _OF_TOPIC))
-        .drop("_of_both", "_of_user", "_of_client", _OF_TOPIC)
-    )
+    return {
+        "_of_both": (_SENDER, has_user & has_client),
+        "_of_user": (("user",), has_user & ~has_client),
+        "_of_client": (("client_id",), ~has_user & has_client),
+        _OF_TOPIC: (("topic",), sf.col("topic").isNotNull()),
+    }
+
+
+def _joined(usage: DataFrame, teams: DataFrame, kind: str) -> DataFrame:
+    """Add the team of a kind (`_owners`) as a column, null for usage without one."""
+    by, is_kind = _owners()[kind]
+    return usage.join(sf.broadcast(teams.where(is_kind).select(*by, sf.col("team").alias(kind))), [*by], "left")
+
+
+def with_teams(senders: DataFrame, teams: DataFrame, there: Row) -> DataFrame:
+    """Replace the team of the topic, if there is one, by ``team``: by user and client id, else by user, else by client
+    id, else that of the topic, else null.
+
+    ``there`` has the number of ``teams`` of each kind (`_owners`): each join is a job of Spark, also with no rows.
+    """
+    kinds = ("_of_both", "_of_user", "_of_client", _OF_TOPIC)
+    for kind in kinds:
+        if not there[kind]:
+            senders = senders.withColumn(kind, sf.lit(None).cast("string"))
+        elif kind != _OF_TOPIC:
+            senders = _joined(senders, teams, kind)
+    return senders.withColumn("team", sf.coalesce("_of_both", "_of_user", "_of_client", _OF_TOPIC)).drop(*kinds)
 
 
 def _or_zero(total: Column, name: str) -> Column:

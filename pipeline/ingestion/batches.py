@@ -44,6 +44,7 @@ QUARANTINE_DAYS: Final = 31
 """A rejected line that is read again is not added to the quarantine if it was added in so many days before."""
 
 NEW, MARK, LATE, QUARANTINE = "new", "mark", "late", "quarantine"
+_REPEATS: Final = "repeats"
 _KEY: Final = ("instance", "sequence")
 _SCHEMAS: Final = {"usage": schemas.USAGE, "marks": schemas.MARKS}
 
@@ -107,16 +108,16 @@ class Batch:
     def __init__(self, lake: Lake, lines: DataFrame) -> None:
         self._lake = lake
         self._lines = lines
-        by_action = lines.groupBy("action", _kind_of_fault().alias("why")).agg(
-            sf.count("*").alias("lines"), sf.max("second").alias("newest")
-        )
-        self._rows = by_action.collect()
         valid = lines.where(sf.col("action") != QUARANTINE)
         self._ranges = _ranges(valid).localCheckpoint()
-        (found,) = self._ranges.agg((sf.sum("lines") > sf.sum("distinct")).alias("repeats")).collect()
-        self._repeats = bool(found.repeats)
+        repeats = self._ranges.agg((sf.sum("lines") - sf.sum("distinct")).alias("lines"))
+        # One query for all of them, since each takes longer than the lines of a small batch.
+        found = _counts(lines).unionByName(repeats.withColumn("action", sf.lit(_REPEATS)), allowMissingColumns=True)
+        rows = found.collect()
+        self._rows = [row for row in rows if row.action != _REPEATS]
+        self._repeats = any(row.lines for row in rows if row.action == _REPEATS)
         self._valid = _without_repeats(valid) if self._repeats else valid
-        self._places = valid.select("action", "date", "hour").distinct().limit(MAX_HOURS + 1).collect()
+        self._places = {(row.action, row.date, row.hour) for row in self._rows if row.action != QUARANTINE}
 
     def write(self, *, are_quarantined: bool = False) -> Written:
         """Add what is new to the tables, and rejected lines to the quarantine, unless all lines come from there.
@@ -136,13 +137,12 @@ class Batch:
             frame = frame.unionByName(late)
         if rejected and not are_quarantined:
             quarantine(self._lake, frame)
-        newest = [row.newest for row in self._rows if row.action == NEW]
         return Written(
             lines=sum(row.lines for row in self._rows),
             records=records,
             marks=marks,
             rejected=rejected,
-            newest=newest[0] if newest else None,
+            newest=max((row.newest for row in self._rows if row.action == NEW), default=None),
         )
 
     def _of(self, action: str) -> DataFrame:
@@ -177,9 +177,9 @@ class Batch:
         frame = self._lake.read(table, _SCHEMAS[table])
         if len(self._places) <= MAX_HOURS:
             hours: dict[date, set[int]] = {}
-            for row in self._places:
-                if row.action == action:
-                    hours.setdefault(row.date, set()).add(row.hour)
+            for of, day, hour in self._places:
+                if of == action:
+                    hours.setdefault(day, set()).add(hour)
             of_usage = table == "usage"
             days = (_is_at(day, hours[day] if of_usage else None) for day in sorted(hours))
             frame = frame.where(functools.reduce(operator.or_, days))
@@ -218,6 +218,16 @@ def _retried(append: Callable[[], int]) -> int:
         except ConflictError:
             continue
     return append()
+
+
+def _counts(lines: DataFrame) -> DataFrame:
+    """Return the number of ``lines`` and their ``newest`` second by action, kind of fault and hour.
+
+    Lines for the quarantine have no hour here: it may be any, while the hours of others are between 2020 and now.
+    """
+    place = (sf.when(sf.col("action") != QUARANTINE, sf.col(name)).alias(name) for name in ("date", "hour"))
+    by = lines.groupBy("action", _kind_of_fault().alias("why"), *place)
+    return by.agg(sf.count("*").alias("lines"), sf.max("second").alias("newest"))
 
 
 def _ranges(valid: DataFrame) -> DataFrame:

@@ -5,12 +5,14 @@ Called by `ingest`; does not read the lake. Converts columns to columns, without
 
 from __future__ import annotations
 
+import functools
 from typing import TYPE_CHECKING
 
 from pyspark.sql import functions as sf
 
 from headrace.pipeline.ingestion.faults import first_fault
 from headrace.pipeline.lake import schemas
+from headrace.quota_callbacks.records import usage_records
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -21,10 +23,15 @@ def check(rows: DataFrame) -> DataFrame:
 
     ``value`` is null for a row without a fault, since its text costs more than all else here; `text` returns it.
     """
-    fault = first_fault({name: sf.col(name) for name in schemas.RECORD.names}).alias("fault")
-    with_fault = rows.select("origin", *schemas.RECORD.names, fault)
+    with_fault = rows.select("origin", *schemas.RECORD.names, _fault(usage_records.SCHEMA_VERSION))
     value = sf.when(sf.col("fault").isNotNull(), text()).alias("value")
     return with_fault.select(value, "origin", *schemas.RECORD.names, "fault")
+
+
+@functools.cache
+def _fault(newest_schema: int) -> Column:
+    columns = {name: sf.col(name) for name in schemas.RECORD.names}
+    return first_fault(columns, newest_schema).alias("fault")
 
 
 def text() -> Column:

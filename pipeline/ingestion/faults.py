@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 from pyspark.sql import functions as sf
 
 from headrace.pipeline.lake import schemas
-from headrace.quota_callbacks.records.usage_records import SCHEMA_VERSION, Kind
+from headrace.quota_callbacks.records.usage_records import Kind
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -32,29 +32,31 @@ MAX_LOST: Final = 2**53
 LAST_API_KEY: Final = 2**15 - 1
 
 
-def first_fault(record: Mapping[str, Column], *of_form: tuple[Column, Column]) -> Column:
+def first_fault(record: Mapping[str, Column], newest_schema: int, *of_form: tuple[Column, Column]) -> Column:
     """Return the first fault of a record, whose columns are those of `schemas.RECORD` by name; null for a valid one.
 
-    ``of_form`` are conditions, each with the fault, that precede those of a record.
+    ``newest_schema`` is `usage_records.SCHEMA_VERSION`. ``of_form`` are conditions, each with the fault, that precede
+    those of a record. Making the column takes a thousand calls of the JVM: callers keep it, which is possible since it
+    belongs to no session.
     """
     of_usage = record["kind"] == Kind.USAGE.value
     faults = [
         *of_form,
-        *_faults_of_schema(record),
+        *_faults_of_schema(record, newest_schema),
         *_faults_of_columns(record, of_usage),
         *_faults_of_numbers(record, of_usage),
     ]
     return sf.coalesce(*(sf.when(condition, why) for condition, why in faults))
 
 
-def _faults_of_schema(record: Mapping[str, Column]) -> list[tuple[Column, Column]]:
+def _faults_of_schema(record: Mapping[str, Column], newest: int) -> list[tuple[Column, Column]]:
     """Return conditions for a schema that is missing or not supported."""
     return [
         (record["schema"].isNull(), sf.lit("no schema")),
         (
-            record["schema"] > SCHEMA_VERSION,
+            record["schema"] > newest,
             sf.format_string(
-                f"schema %d is newer than {SCHEMA_VERSION}, the newest version that this pipeline supports;"
+                f"schema %d is newer than {newest}, the newest version that this pipeline supports;"
                 " update it, then ingest --quarantined",
                 record["schema"],
             ),

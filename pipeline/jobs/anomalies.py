@@ -10,7 +10,7 @@ from pyspark.sql import functions as sf
 
 from headrace.pipeline.analysis.anomalies.rules import Rules
 from headrace.pipeline.analysis.anomalies.stored import Days
-from headrace.pipeline.cli import LAKE, day_options, job_options, number_option
+from headrace.pipeline.cli import LAKE, Job, day_options, job_options, number_option
 from headrace.pipeline.errors import InputError
 from headrace.pipeline.lake import schemas
 from headrace.pipeline.lake.day_counts import recorded_by_day
@@ -31,7 +31,7 @@ SHOWN = 50
 MINUTES_OF_A_DAY = 1440
 
 
-@click.command()
+@click.command(cls=Job)
 @LAKE
 @day_options
 @number_option(

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 from pyspark.sql import functions as sf
 
-from headrace.pipeline.cli import LAKE, job_options
+from headrace.pipeline.cli import LAKE, Job, job_options
 from headrace.pipeline.errors import InputError, OutputError
 from headrace.pipeline.finops.budget_files import read_budgets
 from headrace.pipeline.finops.spending import Spending, billed_records, bills_of, progress_of, spending
@@ -36,7 +36,7 @@ second, or on the third if the run of one night has failed.
 """
 
 
-@click.command()
+@click.command(cls=Job)
 @LAKE
 @click.option(
     "--budgets", "path", required=True, metavar="FILE", type=click.Path(dir_okay=False), help="Budgets of teams (TOML)."

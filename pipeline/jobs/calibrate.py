@@ -11,7 +11,7 @@ from pyspark.sql import functions as sf
 from headrace.pipeline.analysis.calibrate import Method, accepted_costs, calibrate, samples, span_of
 from headrace.pipeline.analysis.handler_times import HOW, read_jmx
 from headrace.pipeline.analysis.usage import of_one_cluster
-from headrace.pipeline.cli import CLUSTER, LAKE, check_input, job_options, number_option
+from headrace.pipeline.cli import CLUSTER, LAKE, Job, check_input, job_options, number_option
 from headrace.pipeline.errors import InputError
 from headrace.pipeline.lake import schemas
 from headrace.pipeline.lake.tables import open_lake
@@ -38,7 +38,7 @@ NO_TRUTH = (
 )
 
 
-@click.command()
+@click.command(cls=Job)
 @LAKE
 @click.option(
     "--truth",

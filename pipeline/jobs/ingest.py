@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from headrace.pipeline.cli import LAKE, check_input, job_options, kafka_options, settings_of
+from headrace.pipeline.cli import LAKE, Job, check_input, job_options, kafka_options, settings_of
 from headrace.pipeline.ingestion.ingest import Ingest
 from headrace.pipeline.ingestion.sources import FileSource, KafkaSource
 from headrace.pipeline.lake.session import start_session
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 DAY_S = 86_400
 
 
-@click.command()
+@click.command(cls=Job)
 @LAKE
 @click.option("--from-files", "folder", metavar="PATH", help="Folder that proxies write to, or a copy of it.")
 @kafka_options

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import click
 from pyspark.sql import functions as sf
 
-from headrace.pipeline.cli import LAKE, day_options, job_options
+from headrace.pipeline.cli import LAKE, Job, day_options, job_options
 from headrace.pipeline.ingestion.instances import instances
 from headrace.pipeline.lake import schemas
 from headrace.pipeline.lake.retained import removed_before
@@ -25,7 +25,7 @@ SHOWN = 1000
 """Maximum number of rows printed: about those of a fleet of 30 processes that restarts every night for a month."""
 
 
-@click.command()
+@click.command(cls=Job)
 @LAKE
 @day_options
 @job_options

@@ -9,7 +9,7 @@ import click
 from pyspark.sql import functions as sf
 
 from headrace.pipeline.analysis.usage import only_cluster
-from headrace.pipeline.cli import CLUSTER, LAKE, day_options, job_options
+from headrace.pipeline.cli import CLUSTER, LAKE, Job, day_options, job_options
 from headrace.pipeline.lake import schemas
 from headrace.pipeline.lake.retained import removed_before
 from headrace.pipeline.lake.tables import of_days, open_lake
@@ -40,7 +40,7 @@ TABLES = {
 }
 
 
-@click.command()
+@click.command(cls=Job)
 @LAKE
 @day_options
 @CLUSTER

@@ -22,7 +22,7 @@ from headrace.pipeline.analysis.rollup import (
     with_clusters,
 )
 from headrace.pipeline.analysis.teams import parse_messages, read_teams
-from headrace.pipeline.cli import LAKE, check_input, day_options, job_options, kafka_options, settings_of
+from headrace.pipeline.cli import LAKE, Job, check_input, day_options, job_options, kafka_options, settings_of
 from headrace.pipeline.ingestion.sources import KafkaSource
 from headrace.pipeline.lake import schemas
 from headrace.pipeline.lake.day_counts import recorded_by_day, rolled_up_by_day
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 SHOWN = 20
 
 
-@click.command()
+@click.command(cls=Job)
 @LAKE
 @day_options
 @click.option(
@@ -248,8 +248,8 @@ class Bills:
             period = f"{row.date:{'%Y-%m' if self._period is Period.MONTH else '%Y-%m-%d'}}"
             report_progress(f"  {period}  {_cluster(row)}  {row.team}  {self._money(row)}")
         teams = self._sheet.teams
-        named = sf.col("team").isin(list(teams))
-        billed = {row.team for row in totals.where(named).select("team").distinct().collect()}
+        named = totals.where(sf.col("team").isin(list(teams))).select("team").distinct()
+        billed = {row.team for row in named.collect()} if teams else set()
         for team in sorted(teams.keys() - billed):
             report_progress(f"the price sheet has prices for team {team}, which has no usage")
         return {"bills": sum(each["bills"] for each in found), "totals": found, "periods": list(written)}

@@ -211,7 +211,7 @@ class Lake:
         What a killed job has written without a release is undone first. Raises `ConflictError` if another job has
         changed these tables meanwhile; then nothing of this block is seen.
         """
-        draft = Draft(self.spark, self.root, self._versions())
+        draft = Draft(self.spark, self.root, self._released)
         yield draft
         self._released = draft.publish()
 
@@ -343,10 +343,10 @@ class Lake:
 class Draft(Lake):
     """The tables of a release that is being made: it reads what it has written."""
 
-    def __init__(self, spark: SparkSession, root: str, released: Mapping[str, int]) -> None:
+    def __init__(self, spark: SparkSession, root: str, released: Mapping[str, int] | None) -> None:
         super().__init__(spark, root)
         self._number, newest = self._newest_release()
-        if newest != released:
+        if released is not None and newest != released:
             raise self._conflict("there is a newer release of its tables")
         self._at = {table: self._undone(table, newest.get(table)) for table in RELEASED if self._exists(table)}
         """The newest version of each existing table."""

@@ -9,6 +9,7 @@ import zipfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import click
 import pytest
 from click.testing import CliRunner
 
@@ -58,6 +59,17 @@ def test_wrong_usage_is_an_error(arguments: list[str], message: str) -> None:
     assert message in " ".join(result.output.split())
 
 
+@pytest.mark.parametrize("job", sorted({*JOBS} - {"zip"}))
+def test_no_job_drops_a_value_of_a_repeated_option(job: str) -> None:
+    options = [option for option in command_of(job).params if isinstance(option, click.Option)]
+    with_one_value = [option.opts[0] for option in options if not option.multiple and not option.is_flag]
+    assert "--master" in with_one_value
+    for name in with_one_value:
+        result = CliRunner().invoke(pipeline, [job, name, "1", f"{name}=2"])
+        assert result.exit_code == 2
+        assert f"Invalid value for '{name}': it has one value, and is given 2 times" in result.output
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -72,6 +84,7 @@ def test_wrong_usage_is_an_error(arguments: list[str], message: str) -> None:
         ("calibrate --truth t --against no.toml", "--against = 'no.toml': No such file"),
         ("calibrate --truth t --output no/costs.toml", "--output no/costs.toml: the folder"),
         ("ingest", "expected one of --from-files, --bootstrap-servers and --quarantined; got none"),
+        ("ingest --bootstrap-servers b --kafka a=1 --kafka a=2", "--kafka a=…: it has one value, and is given several"),
         ("ingest --bootstrap-servers b --kafka novalue", "--kafka novalue: expected NAME=VALUE"),
         ("rollup --lake nowhere", "--lake nowhere does not exist; headrace pipeline ingest creates it"),
         ("rollup --teams nowhere.csv", "--teams nowhere.csv does not exist"),
@@ -109,7 +122,7 @@ def test_arguments_are_checked_before_spark_is_started(
         monkeypatch.setattr(starting, "start_session", start_session, raising=False)
     (tmp_path / "budgets.toml").write_text('currency = "EUR"\n[teams.a]\namount = 1\n', encoding="utf-8")
     (tmp_path / "x").mkdir()
-    result = CliRunner().invoke(pipeline, [job, "--lake", "x", *options])
+    result = CliRunner().invoke(pipeline, [job, *(() if "--lake" in options else ("--lake", "x")), *options])
     assert result.exit_code in (1, 2), result.exception
     assert message in " ".join(result.output.split())
 

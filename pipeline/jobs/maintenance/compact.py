@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from headrace.pipeline.cli import LAKE, day_options, job_options
+from headrace.pipeline.cli import LAKE, Job, day_options, job_options
 from headrace.pipeline.lake.tables import MADE_BY, RELEASED, Lake, open_lake
 from headrace.pipeline.output import report_progress
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from headrace.pipeline.output import Result
 
 
-@click.command()
+@click.command(cls=Job)
 @LAKE
 @day_options
 @job_options

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
-from headrace.pipeline.cli import LAKE, job_options
+from headrace.pipeline.cli import LAKE, Job, job_options
 from headrace.pipeline.ingestion.watermark import SourceState, Watermark
 from headrace.pipeline.lake.stores import exists, files_below, qualified, read_text, remove
 from headrace.pipeline.lake.tables import MADE_BY, Lake, is_old_table, open_lake
@@ -33,7 +33,7 @@ _PARTITIONS: Final = {
 }
 
 
-@click.command()
+@click.command(cls=Job)
 @LAKE
 @job_options
 def command(*, spark: SparkOptions, lake: str) -> Result:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
-from headrace.pipeline.cli import LAKE, job_options
+from headrace.pipeline.cli import LAKE, Job, job_options
 from headrace.pipeline.lake.retained import note_removed
 from headrace.pipeline.lake.tables import DAY_COLUMNS, MADE_BY, RELEASED, VERSION_HOURS, Lake, open_lake
 from headrace.pipeline.output import report_progress
@@ -47,7 +47,7 @@ def _options(command: Callable[..., Result]) -> Callable[..., Result]:
     return run
 
 
-@click.command()
+@click.command(cls=Job)
 @LAKE
 @job_options
 @_options

@@ -34,7 +34,7 @@ RULES = Rules(
     least=dict.fromkeys(QuotaKey, 0.001) | {PRODUCER: 1, CONSUMER: 1},
     least_seconds=50,
     least_entities=5,
-    capacity={PRODUCER: 2_900_000, CONSUMER: 10.0**12, PERCENTAGE: 1},
+    capacity={PRODUCER: 3_900_000, CONSUMER: 10.0**12, PERCENTAGE: 1},
     present={(user, None): {PRODUCER: quota} for user, quota in PRESENT.items()}
     | {("<default>", None): {CONSUMER: 10.0**7}, ("calm-0", "app-1"): {PERCENTAGE: 5.0}},
 )
@@ -78,30 +78,30 @@ def sizes(number: int) -> Numbers:
     return np.ceil(RNG.lognormal(10, 2, number)).astype(int)
 
 
-def changing(before: int, then: int, calm: int = 300, other: int = 200) -> Numbers:
+def changing(before: int, then: int, calm: int = 90, other: int = 60) -> Numbers:
     return np.array([before] * calm + [then] * other)
 
 
 def clients() -> dict[str, Client]:
     found = {
-        f"calm-{number}": Client(some_seconds(60, 3), sizes(180), sizes(180), RNG.uniform(0.001, 900, 180))
+        f"calm-{number}": Client(some_seconds(25, 3), sizes(75), sizes(75), RNG.uniform(0.001, 900, 75))
         for number in range(6)
     }
-    apart = NOON + 20 * np.arange(500)  # no two of them in one window
-    half = NOON + 20 * np.arange(200)
+    apart = NOON + 20 * np.arange(150)  # no two of them in one window
+    half = NOON + 20 * np.arange(80)
     # Peaks: one second, two seconds that are one peak, and one second of the next day.
-    seconds = np.concatenate([NOON + 20 * np.arange(600), NOON + np.array([6005]), NOON + np.array([DAY_S])])
-    produced = np.full(602, 11_000)
-    produced[[100, 300, 600, 601]] = 10**8
+    seconds = np.concatenate([NOON + 20 * np.arange(450), NOON + np.array([6005]), NOON + np.array([DAY_S])])
+    produced = np.full(452, 11_000)
+    produced[[100, 300, 450, 451]] = 10**8
     order = np.argsort(seconds)
     found["peaks"] = Client(seconds[order], produced[order])
     found["fails"] = Client(apart, changing(2000, 200_000), requests=changing(2, 100), failed=changing(0, 60))
     found["empties"] = Client(apart, changing(2000, 3000), requests=changing(2, 100))
     found["polls"] = Client(apart, changing(2_000_000, 750), requests=changing(2, 15))
-    held = np.array([1] * 150 + [0] * 50)
-    found["ignores"] = Client(half, sizes(200) + 200_000, held=held)
-    found["saturated"] = Client(half, sizes(200) + 200_000, held=held)
-    found["unknown"] = Client(half, sizes(200) + 200_000, held=held)
+    held = np.array([1] * 60 + [0] * 20)
+    found["ignores"] = Client(half, sizes(80) + 200_000, held=held)
+    found["saturated"] = Client(half, sizes(80) + 200_000, held=held)
+    found["unknown"] = Client(half, sizes(80) + 200_000, held=held)
     for name in BRIEF:
         found[name] = Client(half[:10], sizes(10))
     return found
@@ -208,7 +208,7 @@ def test_the_default_quota_is_what_most_need_and_the_cluster_can_bear(
     row = found["<default>", PRODUCER]
     assert row.quota == pytest.approx(left)
     assert f"of the {len(behaving)} entities with such usage" in row.reason
-    assert "; bounded to what the capacity of 2.9 MB/s leaves after the other 13 quotas," in row.reason
+    assert "; bounded to what the capacity of 3.9 MB/s leaves after the other 13 quotas," in row.reason
     assert row.reason.endswith(" for each of the 2 entities without a quota of their own")
     calm = [client for client in CLIENTS.values() if client.fetched is not None]
     most = max(np.percentile(rates(each.seconds, each.fetched), 99) for each in calm if each.fetched is not None)

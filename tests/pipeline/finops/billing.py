@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any
 from headrace.pipeline.lake import schemas
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import StructType
 
@@ -33,17 +35,15 @@ def table(spark: SparkSession, schema: StructType, *rows: dict[str, Any]) -> Dat
     return spark.createDataFrame([tuple(row.get(name) for name in schema.names) for row in rows], schema).coalesce(1)
 
 
-def write_bills(lake: Lake, *bills: list[dict[str, Any]]) -> None:
-    """Replace the bills of their periods, and release them."""
-    with lake.release() as tables:
-        rows = [line for each in bills for line in each]
-        tables.replace("chargeback", table(lake.spark, schemas.CHARGEBACK, *rows), "period", "date")
-
-
-def write_hours(lake: Lake, *hours: dt.datetime) -> None:
-    """Write rollups with usage in these hours (UTC)."""
+def write_bills(lake: Lake, *bills: list[dict[str, Any]], hours: Sequence[dt.datetime] = ()) -> None:
+    """Replace the bills of their periods, and rollups with usage in ``hours`` (UTC), and release them."""
     days = {hour.date() for hour in hours}
     with lake.release() as tables:
+        rows = [line for each in bills for line in each]
+        if rows:
+            tables.replace("chargeback", table(lake.spark, schemas.CHARGEBACK, *rows), "period", "date")
+        if not hours:
+            return
         rows = [{"date": hour.date(), "hour": hour, "requests": 1} for hour in hours]
         tables.replace("rollup_hour", table(lake.spark, schemas.ROLLUP_HOUR, *rows), "date")
         rows = [{"date": day, "requests": 1} for day in days]

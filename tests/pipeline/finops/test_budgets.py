@@ -15,7 +15,7 @@ from headrace.pipeline.cli import pipeline
 from headrace.pipeline.finops.spending import Bill, Progress, progress_of
 from headrace.pipeline.lake import schemas
 from headrace.pipeline.lake.tables import Lake
-from tests.pipeline.finops.billing import SEPTEMBER, lines, table, write_bills, write_hours
+from tests.pipeline.finops.billing import SEPTEMBER, lines, table, write_bills
 from tests.pipeline.finops.http_server import Receiver, receiver
 
 if TYPE_CHECKING:
@@ -61,15 +61,15 @@ def server() -> Iterator[Receiver]:
 
 @pytest.fixture
 def billed(lake: Lake) -> Lake:
-    """Half of the month is over: half a day on the 1st, and half on the 15th."""
+    """Half of the month is over, of which there is usage on two days, until noon of the 15th."""
     write_bills(
         lake,
         lines("payments", ("produced", "70"), ("discount", "-10"), ("shared: x", "20")),
         lines("payments", ("produced", "5"), cluster="c2"),
         lines("search", ("produced", "500")),
         lines("search", ("produced", "44"), cluster="c2"),
+        hours=[dt.datetime(2026, 9, day, 11, tzinfo=dt.UTC) for day in (1, 15)],
     )
-    write_hours(lake, *(dt.datetime(2026, 9, day, 11, tzinfo=dt.UTC) for day in range(1, 16)))
     return lake
 
 
@@ -104,7 +104,7 @@ def test_a_forecast_is_of_what_was_used(shared: int, minimum: int, expected: int
 
 def test_the_progress_of_a_month_is_that_of_its_last_hour(lake: Lake) -> None:
     hours = [dt.datetime(2026, 8, 31, 23), dt.datetime(2026, 9, 10, 3), dt.datetime(2026, 9, 12, 5)]  # noqa: DTZ001
-    write_hours(lake, *(hour.replace(tzinfo=dt.UTC) for hour in hours))
+    write_bills(lake, hours=[hour.replace(tzinfo=dt.UTC) for hour in hours])
     tables = lake.read("rollup_day", schemas.ROLLUP_DAY), lake.read("rollup_hour", schemas.ROLLUP_HOUR)
     during, after = dt.date(2026, 9, 12), dt.date(2026, 10, 1)
     assert progress_of(*tables, SEPTEMBER, during) == Progress(days=Fraction(5, 4), remaining=Fraction(75, 4))
@@ -121,25 +121,25 @@ def test_the_table_the_file_and_the_result(billed: Lake, tmp_path: Path) -> None
     metrics = tmp_path / "budgets.prom"
     result = run(billed, tmp_path, "--prometheus", str(metrics))
     assert result.exit_code == 0, result.output
-    # payments: 60 and 5 were used in 14.5 of 30 days, and 20 are shared; search has bills of two clusters.
+    # payments: 60 and 5 were used in 1.5 days, 15.5 remain, and 20 are shared; search has bills of two clusters.
     columns = ("month", "cluster", "team", "budget", "spent", "share", "state", "currency", "delivered")
     assert rows(billed, *columns) == [
         (SEPTEMBER, None, "payments", 100, 85, 0.85, 80, "EUR", None),
         (SEPTEMBER, "c2", "search", 100, 44, 0.44, None, "EUR", None),
         (SEPTEMBER, None, "web", 10, 0, 0.0, None, "EUR", None),
     ]
-    forecasts = [Decimal("154.482759"), Decimal("91.034483"), Decimal(0)]
+    forecasts = [Decimal("756.666667"), Decimal("498.666667"), Decimal(0)]
     assert [forecast for (forecast,) in rows(billed, "forecast")] == forecasts
     assert 'headrace_budget_spent{team="payments",cluster="",currency="EUR"} 85\n' in metrics.read_text()
-    assert 'headrace_budget_forecast{team="search",cluster="c2",currency="EUR"} 91.034483\n' in metrics.read_text()
+    assert 'headrace_budget_forecast{team="search",cluster="c2",currency="EUR"} 498.666667\n' in metrics.read_text()
     found = json.loads(result.stdout)
     assert (found["month"], found["alerts"], found["delivered"]) == ("2026-09", 1, 0)
     assert found["teams"][0] == {
-        "team": "payments", "cluster": None, "budget": "100", "spent": "85", "share": 0.85, "forecast": "154.482759",
+        "team": "payments", "cluster": None, "budget": "100", "spent": "85", "share": 0.85, "forecast": "756.666667",
         "state": 80, "currency": "EUR",
     }  # fmt: skip
     assert "3 budgets of 2026-09, 1 of them with an alert" in result.stderr
-    assert "payments: 85.00 of 100.00 EUR (85 %) are spent, the alert is at 80 %; 154.48 EUR at" in result.stderr
+    assert "payments: 85.00 of 100.00 EUR (85 %) are spent, the alert is at 80 %; 756.67 EUR at" in result.stderr
 
 
 def test_an_alert_is_delivered_once_and_a_further_one_when_it_is_reached(
@@ -156,7 +156,7 @@ def test_an_alert_is_delivered_once_and_a_further_one_when_it_is_reached(
     assert (document["month"], document["checked"]) == ("2026-09", "2026-09-21T12:30:00+00:00")
     assert document["alerts"] == [{
         "id": "2026-09/*/payments/100/80", "percent": 80, "team": "payments", "cluster": None, "budget": "100",
-        "spent": "85", "share": 0.85, "forecast": "154.482759", "state": 80, "currency": "EUR",
+        "spent": "85", "share": 0.85, "forecast": "756.666667", "state": 80, "currency": "EUR",
     }]  # fmt: skip
     assert rows(billed, "team", "state", "delivered") == [
         ("payments", 80, 80),

@@ -10,11 +10,12 @@ from unittest.mock import MagicMock, call
 import pytest
 
 from headrace.pipeline.errors import OutputError
-from headrace.pipeline.ingestion import faults, sources
 from headrace.pipeline.ingestion import ingest as ingest_module
+from headrace.pipeline.ingestion import sources
 from headrace.pipeline.ingestion.sources import FileSource, checkpoint_name
 from headrace.pipeline.ingestion.watermark import FOLDER, SourceState, Watermark
 from headrace.pipeline.lake.stores import exists, write_text
+from headrace.quota_callbacks.records import usage_records
 from tests.pipeline.ingestion.ingesting import DAY_S, ingest, quarantined, sequences, take_in
 from tests.pipeline.records import NOON, record, write_lines
 
@@ -108,7 +109,7 @@ def test_what_is_put_aside_for_its_schema_is_taken_in_after_an_update_though_its
     write_lines(tmp_path / "in" / "usage-a-2.jsonl", record(NOON + 9 * DAY_S, sequence=2))
     assert take_in(lake, tmp_path / "in").records == 1
     assert ingest(lake).retry_quarantined().records == 0
-    monkeypatch.setattr(faults, "SCHEMA_VERSION", 2)
+    monkeypatch.setattr(usage_records, "SCHEMA_VERSION", 2)
     assert ingest(lake).retry_quarantined().records == 1
     assert sequences(lake) == [1, 2]
 
