@@ -18,6 +18,7 @@ from tests.clients.fronts import DEADLINE_S, eventually, unique
 from tests.faults import messages
 from tests.faults.conftest import leads
 from tests.faults.raw_client import ConnectionEndedError, RawClient
+from tests.security.planes import NATIVE, NEEDS_ENGINE, native_returns, warm_up
 from tests.security.quotas.test_unaccepted_clients import CREATE_TOPICS, create_topics, log_in, produce
 from tests.shared_cluster import LISTENER, new_topic
 
@@ -186,22 +187,40 @@ def test_producer_ids_on_a_connection_each(kafka: FirstBroker, topic: str) -> No
 
 def test_connections_that_were_opened_before_and_not_used(proxy: ProxyProcess, topic: str) -> None:
     client_id = unique("pool")
-    frame = produce(topic, client_id, REQUEST_BYTES, 1)
     with contextlib.ExitStack() as stack:
         pool = [stack.enter_context(RawClient(proxy.port, client_id=client_id)) for _ in range(60)]
         for client in pool:
             client.call(messages.API_VERSIONS, 0)
-        began_s = time.monotonic()
-        for client in pool:
-            client.send(frame)
-        time.sleep(ATTACK_S)
-        served = 0
-        for client in pool:
-            client.sock.settimeout(0.001)
-            with contextlib.suppress(TimeoutError):
+        assert 0 < produced_at_once(pool, topic) <= 10 * LIMIT * OVER
+
+
+@NEEDS_ENGINE
+def test_connections_that_are_relayed_natively_share_the_limit(proxy: ProxyProcess, topic: str) -> None:
+    """As at a broker, a connection that was used before the throttle may exceed the limit by one request."""
+    client_id, returned = unique("pool"), native_returns(proxy, "credit")
+    with contextlib.ExitStack() as stack:
+        pool = [stack.enter_context(RawClient(proxy.port, client_id=client_id)) for _ in range(10)]
+        warm_up(proxy, NATIVE, *pool)
+        assert 0 < produced_at_once(pool, topic, 8) <= 10 * LIMIT + (len(pool) + 2) * REQUEST_BYTES
+    assert native_returns(proxy, "credit") > returned
+    assert decisions(proxy, client_id)
+
+
+def produced_at_once(pool: list[RawClient], topic: str, each: int = 1) -> float:
+    """Let all clients send ``each`` Produce requests at the same time. Return how many bytes were served beyond what
+    the limit allows in the time that this takes."""
+    frames = produce(topic, pool[0].client_id, REQUEST_BYTES, 1) * each
+    began_s, served = time.monotonic(), 0
+    for client in pool:
+        client.send(frames)
+    time.sleep(ATTACK_S)
+    for client in pool:
+        client.sock.settimeout(0.001)
+        with contextlib.suppress(TimeoutError):
+            for _ in range(each):
                 client.reply()
                 served += 1
-    assert served * REQUEST_BYTES <= LIMIT * (10 * OVER + time.monotonic() - began_s)
+    return served * REQUEST_BYTES - LIMIT * (time.monotonic() - began_s)
 
 
 def test_a_log_in_is_not_delayed(kafka: FirstBroker, topic: str) -> None:
