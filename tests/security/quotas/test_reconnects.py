@@ -13,12 +13,13 @@ from typing import TYPE_CHECKING, Final
 import pytest
 from confluent_kafka.admin import AdminClient
 
+from benchmarks.bench.cores import thread_meters
 from testbed.proxy_process import ProxyProcess
 from tests.clients.fronts import DEADLINE_S, eventually, unique
 from tests.faults import messages
 from tests.faults.conftest import leads
 from tests.faults.raw_client import ConnectionEndedError, RawClient
-from tests.security.planes import NATIVE, NEEDS_ENGINE, native_returns, warm_up
+from tests.security.planes import NATIVE, NEEDS_ENGINE, native_connections, native_returns, warm_up
 from tests.security.quotas.test_unaccepted_clients import CREATE_TOPICS, create_topics, log_in, produce
 from tests.shared_cluster import LISTENER, new_topic
 
@@ -51,6 +52,7 @@ ATTACK_S: Final = 1.0
 SOON_S: Final = 15.0
 """Half of the shortest throttle that a login is compared with; a login takes some milliseconds."""
 THREADS: Final = 4
+"""Of an attack."""
 OVER: Final = 1.6
 """What may be served at once, of what the limit allows in ten seconds: each thread can be in the
 middle of a request when a throttle begins."""
@@ -260,13 +262,46 @@ def test_kafkas_own_behaviour_by_name(proxy: ProxyProcess, topic: str) -> None:
     assert {each["kind"] for each in decisions(proxy, "as-in-kafka")} == {"throttled"}
 
 
+@NEEDS_ENGINE
 @pytest.mark.exhaustive
 def test_threads_of_the_data_plane_share_the_wait(kafka: FirstBroker, topic: str) -> None:
-    client_id = unique("reconnects")
+    """Each of two threads relays a connection; together they get the credit of one client, and one request each beyond
+    it. Then a new connection waits."""
+    client_id = unique("threads")
     frame = produce(topic, client_id, REQUEST_BYTES, 1)
-    with ProxyProcess(kafka.bootstrap_servers, config=QUOTAS, arguments=("--data-plane-threads", "2")) as proxy:
-        served = attack(proxy.port, client_id, lambda _: frame)
-    assert served * REQUEST_BYTES <= LIMIT * 10 * OVER
+    arguments = ("--data-plane", NATIVE, "--data-plane-threads", "2")
+    with (
+        ProxyProcess(kafka.bootstrap_servers, config=QUOTAS, arguments=arguments) as proxy,
+        contextlib.ExitStack() as stack,
+    ):
+        clients = [stack.enter_context(RawClient(proxy.port, client_id=client_id)) for _ in range(2)]
+        warm_up(proxy, NATIVE, *clients)
+        meters = thread_meters(proxy.pid, "headrace-data-")
+        before_s = [each.cpu_s for each in meters]
+        for client in clients:
+            assert is_answered(client, produce(topic, client_id, 1000, 1))
+        assert native_connections(proxy) == 2
+        assert [each.cpu_s > before for each, before in zip(meters, before_s, strict=True)] == [True, True]
+        began_s, served = time.monotonic(), 0
+        for client in clients:  # the first one uses up the credit, of which the second one's thread has heard nothing
+            client.send(frame * 20)
+            while is_answered(client):
+                served += 1
+        assert 15 < served <= (10 + time.monotonic() - began_s) * LIMIT / REQUEST_BYTES + len(clients)
+        with RawClient(proxy.port, client_id=client_id) as new:
+            assert not is_answered(new, frame)
+        assert was_held(proxy, client_id, "producer_byte_rate")
+
+
+def is_answered(client: RawClient, frame: bytes = b"") -> bool:
+    """Send a request, if there is one; return whether the next reply arrives within half a second."""
+    client.sock.settimeout(0.5)
+    try:
+        client.send(frame)
+        client.reply()
+    except TimeoutError:
+        return False
+    return True
 
 
 def test_a_random_mix_beside_an_honest_client(proxy: ProxyProcess, topic: str, rng: random.Random) -> None:
