@@ -10,6 +10,7 @@ import contextlib
 import itertools
 import json
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from confluent_kafka import Consumer, Producer, TopicPartition
@@ -21,10 +22,14 @@ from testbed.proxy_process import ProxyProcess
 from tests.clients.fronts import DEADLINE_S, SLOW_CALLS, Coordinates, Front, eventually, unique
 from tests.clients.peers import ACCEPTED
 from tests.clients.quotas.quota_client import Behind
+from tests.clients.wire_connection import WireConnection
 from tests.shared_cluster import NOT_FENCED
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
+
+    from testbed.kafka.broker import Broker
+    from tests.shared_cluster import FirstBroker
 
 QUOTAS: Final = {
     "producer_byte_rate": 100_000.0,
@@ -80,6 +85,7 @@ WARM_UP_PARTITIONS: Final = 100
 
 _TOKENS_OF: Final = SENSORS["controller_mutation_rate"]
 _ALTER_CLIENT_QUOTAS: Final = 1
+_INIT_PRODUCER_ID: Final = 2
 _UNLIMITED: Final = "unlimited"
 
 
@@ -109,7 +115,7 @@ class Side:
 class BindingFront:
     """One broker, a proxy in front of it, and the quotas of both."""
 
-    def __init__(self, cluster: KafkaCluster, proxy: ProxyProcess) -> None:
+    def __init__(self, cluster: KafkaCluster | FirstBroker, proxy: ProxyProcess) -> None:
         self._cluster = cluster
         self.proxy = proxy
         self.behind = Behind(cluster)
@@ -127,12 +133,14 @@ class BindingFront:
     def sides(self, name: str, quotas: Mapping[str, float] = QUOTAS) -> tuple[Side, Side]:
         """A client id that is limited by the proxy, and one that is limited by the broker."""
         limited = unique(f"direct-{name}")
-        limited_by_proxy = next(self._admin_ids) if quotas is OF_ADMINS else unique(f"proxied-{name}")
         self._limit(limited, quotas)
-        return (
-            Side(name="proxied", bootstrap_servers=self.proxy.bootstrap_servers, client_id=limited_by_proxy),
-            Side(name="direct", bootstrap_servers=self._cluster.bootstrap_servers, client_id=limited),
-        )
+        direct = Side(name="direct", bootstrap_servers=self._cluster.bootstrap_servers, client_id=limited)
+        return self.proxied_side(name, quotas), direct
+
+    def proxied_side(self, name: str, quotas: Mapping[str, float] = QUOTAS) -> Side:
+        """A client id that is limited by the proxy."""
+        limited = next(self._admin_ids) if quotas is OF_ADMINS else unique(f"proxied-{name}")
+        return Side(name="proxied", bootstrap_servers=self.proxy.bootstrap_servers, client_id=limited)
 
     def throttled(self, side: Side) -> set[str]:
         """The quotas that throttle a side's client id or have done so in the last half minute.
@@ -235,6 +243,27 @@ def binding_front() -> Iterator[BindingFront]:
         _warm_up(cluster)
         with contextlib.closing(BindingFront(cluster, proxy)) as running:
             yield running
+
+
+@contextlib.contextmanager
+def proxied_front(kafka: FirstBroker) -> Iterator[BindingFront]:
+    """Start a proxy in front of the shared cluster, whose quotas bind; the brokers have none. When the block begins,
+    coordinators are elected, and each broker has producer ids to give."""
+    with ProxyProcess(kafka.bootstrap_servers, config=config(), arguments=("--log-format", "json")) as proxy:
+        front = Front(cluster=kafka, proxy=proxy)
+        for kind in Coordinates:
+            front.wait_for_coordinators(kind)
+        for broker in kafka.cluster.brokers:
+            eventually(partial(_gives_producer_ids, broker), f"broker {broker.node_id} gives producer ids")
+        with contextlib.closing(BindingFront(kafka, proxy)) as running:
+            yield running
+
+
+def _gives_producer_ids(broker: Broker) -> bool:
+    """Return whether a broker has a block of producer ids: with its first one, it has to ask the controller."""
+    request = {"transactional_id": None, "transaction_timeout_ms": 60_000}
+    with WireConnection((broker.host, broker.port)) as connection:
+        return bool(connection.ask(ApiKey.INIT_PRODUCER_ID, _INIT_PRODUCER_ID, request)["error_code"] == 0)
 
 
 def _warm_up(cluster: KafkaCluster) -> None:

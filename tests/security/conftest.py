@@ -1,9 +1,10 @@
-"""The protocol that the clients of attack tests speak: plaintext or TLS."""
+"""What attack tests run with: the protocol that clients speak, and the data plane that relays them."""
 
 from __future__ import annotations
 
 import pytest
 
+from tests.security.planes import PLANES
 from tests.security.secured import Security
 
 
@@ -11,3 +12,9 @@ from tests.security.secured import Security
 def security(request: pytest.FixtureRequest) -> Security:
     """For tests of attacks whose path TLS changes: they run with plaintext, and in the long run also with TLS."""
     return Security(authority=request.getfixturevalue("authority") if request.param == "tls" else None)
+
+
+@pytest.fixture(scope="module", params=PLANES)
+def plane(request: pytest.FixtureRequest) -> str:
+    """The data plane of tests that run with each; see `tests.security.planes`."""
+    return str(request.param)

@@ -9,6 +9,7 @@ import pytest
 
 from headrace.proxy.connection.request_relay import MAX_HANDSHAKES
 from headrace.proxy.connection.state.in_flight import HANDSHAKES_IN_FLIGHT
+from testbed.proxy_process import ProxyProcess
 from tests.clients.fronts import eventually
 from tests.faults import messages
 from tests.faults.bystander import Bystander
@@ -18,12 +19,12 @@ from tests.faults.proxy_log import JSON_LOG, assert_no_traceback
 from tests.faults.raw_client import RawClient
 from tests.faults.waiting import wait_until
 from tests.security.loop_turns import no_long_turn
+from tests.security.planes import NATIVE, NEEDS_ENGINE, warm_up
 from tests.shared_cluster import LISTENER
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from testbed.proxy_process import ProxyProcess
     from tests.security.secured import Security
     from tests.shared_cluster import FirstBroker
 
@@ -105,4 +106,24 @@ def test_bursts_of_accepted_clients_delay_others_by_little(
             burst(proxy, clients)
             bystander.wait_for_answers(20)
             wait_until(lambda: series(proxy, ASKED) >= before + CLIENTS * REQUESTS, "all requests are read", 120)
+        assert_no_traceback(proxy)
+
+
+@pytest.mark.exhaustive
+@NEEDS_ENGINE
+def test_bursts_that_are_relayed_natively_delay_others_by_little(
+    kafka: FirstBroker, clients: contextlib.ExitStack
+) -> None:
+    body, asked = messages.heartbeat_body(), 'headrace_requests_total{api="Heartbeat"}'
+    frame = messages.request(messages.HEARTBEAT, messages.HEARTBEAT_VERSION, 1, body, "attacker")
+    arguments = (*JSON_LOG, "--data-plane", NATIVE)
+    with ProxyProcess(kafka.bootstrap_servers, config=CONFIG, arguments=arguments) as proxy:
+        senders = [clients.enter_context(RawClient(proxy.port, client_id="attacker")) for _ in range(CLIENTS)]
+        warm_up(proxy, NATIVE, *senders)
+        before = series(proxy, asked)
+        with Bystander(proxy.port) as bystander, bystander.watching(), no_long_turn(proxy):
+            for each in senders:
+                each.send(frame * REQUESTS)
+            bystander.wait_for_answers(20)
+            wait_until(lambda: series(proxy, asked) >= before + CLIENTS * REQUESTS, "all requests are read", 120)
         assert_no_traceback(proxy)

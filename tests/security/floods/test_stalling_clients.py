@@ -20,6 +20,7 @@ from tests.faults.metrics import series
 from tests.faults.proxy_log import JSON_LOG, assert_no_traceback
 from tests.faults.raw_client import RawClient
 from tests.security.loop_turns import no_long_turn
+from tests.security.planes import NATIVE, NEEDS_ENGINE, native_connections, warm_up
 from tests.security.quotas.test_unaccepted_clients import CREATE_TOPICS, SASL_AUTHENTICATE
 from tests.security.topics import create_topic
 from tests.shared_cluster import LISTENER
@@ -162,10 +163,10 @@ def create_topics(rows: int) -> bytes:
     return messages.request(CREATE_TOPICS, 4, 1, body + struct.pack(">iB", 30_000, 1))
 
 
-def produce(topics: int) -> bytes:
+def produce(topics: int, client_id: str = "raw") -> bytes:
     """A Produce v7 with ``topics`` that have neither a name nor partitions."""
     body = struct.pack(">hhi", -1, 1, 30_000) + struct.pack(">i", topics) + struct.pack(">hi", 0, 0) * topics
-    return messages.request(messages.PRODUCE, 7, 1, body)
+    return messages.request(messages.PRODUCE, 7, 1, body, client_id)
 
 
 def find_coordinators(rows: int) -> bytes:
@@ -206,6 +207,22 @@ def test_a_reply_of_many_record_errors_does_not_stall_others(open_proxy: ProxyPr
             reply = client.call(messages.PRODUCE, 8, messages.produce_body(topic, few))
     assert reply.count(b"Timestamp 10000000000000 of message with offset") == 2_500
     eventually(lambda: "its reply has more than limits.max_request_rows = 10000" in open_proxy.log, "it is named")
+
+
+@NEEDS_ENGINE
+def test_many_rows_in_a_request_that_is_relayed_natively_do_not_stall_others(open_proxy: ProxyProcess) -> None:
+    """A thread of the native data plane reads its batches while it forwards it, and finds that there are too many
+    rows."""
+    client_id = unique("attacker")
+    frame = produce(350_000, client_id)
+    with no_long_turn(open_proxy), contextlib.ExitStack() as stack:
+        attackers = [stack.enter_context(RawClient(open_proxy.port, client_id=client_id)) for _ in range(3)]
+        warm_up(open_proxy, NATIVE, *attackers)
+        for attacker in attackers:
+            with contextlib.suppress(ConnectionError):
+                attacker.send(frame)
+        assert all(attacker.rest() == b"" for attacker in attackers)
+        assert native_connections(open_proxy) == 0
 
 
 def test_as_many_topics_as_allowed_do_not_stall_others(security: Security) -> None:

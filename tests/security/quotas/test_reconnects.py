@@ -13,11 +13,13 @@ from typing import TYPE_CHECKING, Final
 import pytest
 from confluent_kafka.admin import AdminClient
 
+from benchmarks.bench.cores import thread_meters
 from testbed.proxy_process import ProxyProcess
 from tests.clients.fronts import DEADLINE_S, eventually, unique
 from tests.faults import messages
 from tests.faults.conftest import leads
 from tests.faults.raw_client import ConnectionEndedError, RawClient
+from tests.security.planes import NATIVE, NEEDS_ENGINE, native_connections, native_returns, warm_up
 from tests.security.quotas.test_unaccepted_clients import CREATE_TOPICS, create_topics, log_in, produce
 from tests.shared_cluster import LISTENER, new_topic
 
@@ -50,6 +52,7 @@ ATTACK_S: Final = 1.0
 SOON_S: Final = 15.0
 """Half of the shortest throttle that a login is compared with; a login takes some milliseconds."""
 THREADS: Final = 4
+"""Of an attack."""
 OVER: Final = 1.6
 """What may be served at once, of what the limit allows in ten seconds: each thread can be in the
 middle of a request when a throttle begins."""
@@ -186,22 +189,40 @@ def test_producer_ids_on_a_connection_each(kafka: FirstBroker, topic: str) -> No
 
 def test_connections_that_were_opened_before_and_not_used(proxy: ProxyProcess, topic: str) -> None:
     client_id = unique("pool")
-    frame = produce(topic, client_id, REQUEST_BYTES, 1)
     with contextlib.ExitStack() as stack:
         pool = [stack.enter_context(RawClient(proxy.port, client_id=client_id)) for _ in range(60)]
         for client in pool:
             client.call(messages.API_VERSIONS, 0)
-        began_s = time.monotonic()
-        for client in pool:
-            client.send(frame)
-        time.sleep(ATTACK_S)
-        served = 0
-        for client in pool:
-            client.sock.settimeout(0.001)
-            with contextlib.suppress(TimeoutError):
+        assert 0 < produced_at_once(pool, topic) <= 10 * LIMIT * OVER
+
+
+@NEEDS_ENGINE
+def test_connections_that_are_relayed_natively_share_the_limit(proxy: ProxyProcess, topic: str) -> None:
+    """As at a broker, a connection that was used before the throttle may exceed the limit by one request."""
+    client_id, returned = unique("pool"), native_returns(proxy, "credit")
+    with contextlib.ExitStack() as stack:
+        pool = [stack.enter_context(RawClient(proxy.port, client_id=client_id)) for _ in range(10)]
+        warm_up(proxy, NATIVE, *pool)
+        assert 0 < produced_at_once(pool, topic, 8) <= 10 * LIMIT + (len(pool) + 2) * REQUEST_BYTES
+    assert native_returns(proxy, "credit") > returned
+    assert decisions(proxy, client_id)
+
+
+def produced_at_once(pool: list[RawClient], topic: str, each: int = 1) -> float:
+    """Let all clients send ``each`` Produce requests at the same time. Return how many bytes were served beyond what
+    the limit allows in the time that this takes."""
+    frames = produce(topic, pool[0].client_id, REQUEST_BYTES, 1) * each
+    began_s, served = time.monotonic(), 0
+    for client in pool:
+        client.send(frames)
+    time.sleep(ATTACK_S)
+    for client in pool:
+        client.sock.settimeout(0.001)
+        with contextlib.suppress(TimeoutError):
+            for _ in range(each):
                 client.reply()
                 served += 1
-    assert served * REQUEST_BYTES <= LIMIT * (10 * OVER + time.monotonic() - began_s)
+    return served * REQUEST_BYTES - LIMIT * (time.monotonic() - began_s)
 
 
 def test_a_log_in_is_not_delayed(kafka: FirstBroker, topic: str) -> None:
@@ -241,13 +262,46 @@ def test_kafkas_own_behaviour_by_name(proxy: ProxyProcess, topic: str) -> None:
     assert {each["kind"] for each in decisions(proxy, "as-in-kafka")} == {"throttled"}
 
 
+@NEEDS_ENGINE
 @pytest.mark.exhaustive
 def test_threads_of_the_data_plane_share_the_wait(kafka: FirstBroker, topic: str) -> None:
-    client_id = unique("reconnects")
+    """Each of two threads relays a connection; together they get the credit of one client, and one request each beyond
+    it. Then a new connection waits."""
+    client_id = unique("threads")
     frame = produce(topic, client_id, REQUEST_BYTES, 1)
-    with ProxyProcess(kafka.bootstrap_servers, config=QUOTAS, arguments=("--data-plane-threads", "2")) as proxy:
-        served = attack(proxy.port, client_id, lambda _: frame)
-    assert served * REQUEST_BYTES <= LIMIT * 10 * OVER
+    arguments = ("--data-plane", NATIVE, "--data-plane-threads", "2")
+    with (
+        ProxyProcess(kafka.bootstrap_servers, config=QUOTAS, arguments=arguments) as proxy,
+        contextlib.ExitStack() as stack,
+    ):
+        clients = [stack.enter_context(RawClient(proxy.port, client_id=client_id)) for _ in range(2)]
+        warm_up(proxy, NATIVE, *clients)
+        meters = thread_meters(proxy.pid, "headrace-data-")
+        before_s = [each.cpu_s for each in meters]
+        for client in clients:
+            assert is_answered(client, produce(topic, client_id, 1000, 1))
+        assert native_connections(proxy) == 2
+        assert [each.cpu_s > before for each, before in zip(meters, before_s, strict=True)] == [True, True]
+        began_s, served = time.monotonic(), 0
+        for client in clients:  # the first one uses up the credit, of which the second one's thread has heard nothing
+            client.send(frame * 20)
+            while is_answered(client):
+                served += 1
+        assert 15 < served <= (10 + time.monotonic() - began_s) * LIMIT / REQUEST_BYTES + len(clients)
+        with RawClient(proxy.port, client_id=client_id) as new:
+            assert not is_answered(new, frame)
+        assert was_held(proxy, client_id, "producer_byte_rate")
+
+
+def is_answered(client: RawClient, frame: bytes = b"") -> bool:
+    """Send a request, if there is one; return whether the next reply arrives within half a second."""
+    client.sock.settimeout(0.5)
+    try:
+        client.send(frame)
+        client.reply()
+    except TimeoutError:
+        return False
+    return True
 
 
 def test_a_random_mix_beside_an_honest_client(proxy: ProxyProcess, topic: str, rng: random.Random) -> None:

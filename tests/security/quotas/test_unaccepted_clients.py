@@ -17,6 +17,7 @@ from tests.faults import messages
 from tests.faults.metrics import series
 from tests.faults.raw_client import ConnectionEndedError, RawClient
 from tests.faults.waiting import wait_until
+from tests.security.planes import NATIVE, NEEDS_ENGINE, native_connections, native_returns, warm_up
 from tests.security.topics import create_topic
 from tests.shared_cluster import LISTENER, SECRETS
 
@@ -197,9 +198,26 @@ def test_a_promised_produce_is_charged_to_nobody(front: Front, topic: str, sasl:
     assert_unharmed(front, topic, victim, sasl=sasl)
 
 
-def promise(client_id: str) -> bytes:
+@NEEDS_ENGINE
+def test_promises_that_are_relayed_natively_are_charged_to_nobody(open_front: Front, topic: str) -> None:
+    """Each is within the credit of a window, so that the native data plane forwards it; together they are not."""
+    victim, proxy = unique("victim"), open_front.proxy
+    with contextlib.ExitStack() as stack:
+        attackers = [stack.enter_context(RawClient(proxy.port, client_id=victim)) for _ in range(3)]
+        warm_up(proxy, NATIVE, *attackers)
+        before = open_front.requests("Produce")
+        for attacker in attackers:
+            attacker.send(promise(victim, 9 * BYTES_PER_S))
+        eventually(lambda: open_front.requests("Produce") == before + len(attackers), "all have begun")
+        assert native_connections(proxy) == len(attackers)
+        assert_unharmed(open_front, topic, victim, sasl=False)
+        assert native_connections(proxy) == len(attackers)
+    assert_unharmed(open_front, topic, victim, sasl=False)
+
+
+def promise(client_id: str, size: int = PROMISED_BYTES) -> bytes:
     """The head of a Produce request."""
-    head = struct.pack(">ihhi", PROMISED_BYTES, messages.PRODUCE, 7, 1) + messages.string(client_id)
+    head = struct.pack(">ihhi", size, messages.PRODUCE, 7, 1) + messages.string(client_id)
     return head + struct.pack(">hhi", -1, 1, 30_000)
 
 
@@ -279,4 +297,24 @@ def test_a_produce_that_comes_in_pieces_is_charged_once_it_is_whole(open_front: 
         assert not any(was_throttled(open_front, client_id) for _ in range(20))
         client.send(frame[-1:])
         client.reply()
+    assert was_throttled(open_front, client_id)
+
+
+@NEEDS_ENGINE
+def test_a_produce_whose_credit_is_used_up_meanwhile_is_charged_once_it_is_whole(open_front: Front, topic: str) -> None:
+    """The native data plane has begun to forward it when another connection of the client uses up the credit."""
+    client_id, proxy = unique("slow"), open_front.proxy
+    frame, quick = (produce(topic, client_id, size, 1) for size in (8 * BYTES_PER_S, 5 * BYTES_PER_S))
+    with RawClient(proxy.port, client_id=client_id) as client, RawClient(proxy.port, client_id=client_id) as other:
+        warm_up(proxy, NATIVE, client, other)
+        before, returned = open_front.requests("Produce"), native_returns(proxy, "credit")
+        client.send(frame[:-1])
+        eventually(lambda: open_front.requests("Produce") == before + 1, "it has begun")
+        other.send(quick)
+        other.reply()
+        assert native_connections(proxy) == 2
+        assert not was_throttled(open_front, client_id)
+        client.send(frame[-1:])
+        client.reply()
+        assert native_returns(proxy, "credit") > returned
     assert was_throttled(open_front, client_id)

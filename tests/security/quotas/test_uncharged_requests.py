@@ -7,17 +7,17 @@ import re
 from typing import TYPE_CHECKING, Final
 
 import pytest
-from confluent_kafka.admin import AdminClient
 
 from headrace.quota_callbacks.api_keys import ApiKey
 from testbed.proxy_process import ProxyProcess
-from tests.clients.fronts import DEADLINE_S, eventually, unique
+from tests.clients.fronts import eventually, unique
 from tests.clients.quotas.quota_client import THROTTLING_QUOTA_EXCEEDED, QuotaClient, quota_front
 from tests.faults import messages
-from tests.faults.conftest import leads
 from tests.faults.raw_client import RawClient
+from tests.faults.waiting import wait_until
+from tests.security.planes import NATIVE, native_connections, warm_up
 from tests.security.quotas.test_unaccepted_clients import produce
-from tests.shared_cluster import new_topic
+from tests.security.topics import create_topic
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -76,16 +76,25 @@ def test_handshakes_where_no_log_in_can_follow(proxy: ProxyProcess, api_key: int
         assert measured(proxy, "quota_request_time", client.client_id) > 0
 
 
-def test_a_produce_that_is_broken_off(proxy: ProxyProcess, kafka: FirstBroker) -> None:
-    topic, client_id = unique("broken"), unique("breaking")
-    admin = AdminClient({"bootstrap.servers": kafka.bootstrap_servers})
-    admin.create_topics([new_topic(topic)])[topic].result(DEADLINE_S)
-    eventually(lambda: leads(admin, topic), "the broker leads the topic")
+@pytest.fixture(scope="module")
+def planes_proxy(kafka: FirstBroker, plane: str) -> Iterator[ProxyProcess]:
+    with ProxyProcess(kafka.bootstrap_servers, config=QUOTAS, arguments=("--data-plane", plane)) as process:
+        yield process
+
+
+def test_produces_that_are_broken_off(planes_proxy: ProxyProcess, plane: str, kafka: FirstBroker) -> None:
+    """Each is within the credit of a window, so that the native data plane begins to forward both."""
+    proxy, client_id, topic = planes_proxy, unique("breaking"), create_topic(kafka, "broken")
     frame = produce(topic, client_id, 900_000, 1)
-    for _ in range(2):
-        with RawClient(proxy.port, client_id=client_id) as client:
+    with RawClient(proxy.port, client_id=client_id) as one, RawClient(proxy.port, client_id=client_id) as other:
+        warm_up(proxy, plane, one, other)
+        for client in (one, other):
             client.send(frame[:-1])
-    eventually(lambda: measured(proxy, "quota_byte_rate", client_id) > 170_000, "both were charged")
+        if plane == NATIVE:
+            wait_until(lambda: proxy.metric("headrace_bytes_total") > 3 * len(frame), "most of it was forwarded")
+            assert native_connections(proxy) == 2
+        assert measured(proxy, "quota_byte_rate", client_id) == 0, "nothing is charged before its end"
+    eventually(lambda: measured(proxy, "quota_byte_rate", client_id) > 170_000 * 10 / 11, "both were charged")
     with RawClient(proxy.port, client_id=client_id) as client:
         client.send(frame)
         client.sock.settimeout(1.0)
