@@ -10,21 +10,27 @@ from __future__ import annotations
 import copy
 import json
 from importlib.resources import files
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 
-from pydantic.json_schema import GenerateJsonSchema
+from pydantic.json_schema import GenerateJsonSchema, models_json_schema
 
 from headrace.config.quotas import ConfiguredQuota, add_plugin_names
 from headrace.config.schema import Config
+from headrace.config.tables.plugins import Plugins
 from headrace.quota_callbacks.definitions import BUILTIN_SCHEMA
 
 if TYPE_CHECKING:
-    from pydantic.json_schema import JsonSchemaValue
+    from collections.abc import Mapping
+
+    from pydantic import BaseModel
+    from pydantic.json_schema import JsonSchemaMode, JsonSchemaValue
     from pydantic_core import core_schema
 
     from headrace.quota_callbacks.definitions import QuotaSchema
-    from headrace.quota_callbacks.options import JsonSchema
+    from headrace.quota_callbacks.options import JsonSchema, Table
 
+_MODE: Final = "validation"
 DIALECT: Final = "https://json-schema.org/draft/2020-12/schema"
 
 
@@ -48,10 +54,24 @@ class _Generator(GenerateJsonSchema):
         return False
 
 
-def json_schema(names: QuotaSchema = BUILTIN_SCHEMA) -> JsonSchema:
-    """Return the JSON Schema as a Python object. ``names`` has the quota keys and entity types that exist."""
-    schema = copy.deepcopy(Config.model_json_schema(schema_generator=_Generator))
-    add_plugin_names(schema["$defs"][ConfiguredQuota.__name__], names)
+def json_schema(
+    names: QuotaSchema = BUILTIN_SCHEMA, options: Mapping[str, type[Table]] = MappingProxyType({})
+) -> JsonSchema:
+    """Return the JSON Schema as a Python object.
+
+    ``names`` has the quota keys and entity types that exist, ``options`` the classes of the options of plugins by name.
+    """
+    models: list[tuple[type[BaseModel], JsonSchemaMode]] = [
+        (Config, _MODE),
+        *((each, _MODE) for each in options.values()),
+    ]
+    references, described = models_json_schema(models, schema_generator=_Generator)
+    definitions = copy.deepcopy(described["$defs"])
+    schema = definitions.pop(Config.__name__)
+    schema["$defs"] = definitions
+    add_plugin_names(definitions[ConfiguredQuota.__name__], names)
+    tables = definitions[Plugins.__name__]["properties"]["options"]
+    tables["properties"] = {name: references[table, _MODE] for name, table in options.items()}
     head: JsonSchema = {
         "$schema": DIALECT,
         "title": "headrace",
@@ -60,9 +80,11 @@ def json_schema(names: QuotaSchema = BUILTIN_SCHEMA) -> JsonSchema:
     return head | {name: value for name, value in schema.items() if name not in head}
 
 
-def json_schema_text(names: QuotaSchema = BUILTIN_SCHEMA) -> str:
+def json_schema_text(
+    names: QuotaSchema = BUILTIN_SCHEMA, options: Mapping[str, type[Table]] = MappingProxyType({})
+) -> str:
     """Return the JSON Schema as text that ends with a newline."""
-    return json.dumps(json_schema(names), indent=2, ensure_ascii=False) + "\n"
+    return json.dumps(json_schema(names, options), indent=2, ensure_ascii=False) + "\n"
 
 
 def sample_text() -> str:

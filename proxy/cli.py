@@ -191,26 +191,25 @@ def config_sample() -> None:
 
 
 @main.command("config-schema")
-@click.option("--config", "path", type=CONFIG_FILE, help="A file whose plugins define further quota keys.")
+@click.option("--config", "path", type=CONFIG_FILE, help="A file whose plugins are described.")
 def config_schema(path: Path | None) -> None:
     """Print the JSON Schema of the configuration file, for use in editors.
 
-    With --config, it has the quota keys and entity types of the plugins of that file, too.
+    It has the options of all installed plugins. With --config, it has those of the plugins of that file, and their
+    quota keys and entity types, too.
     """
     from headrace.config.editing import json_schema_text
     from headrace.config.loading import load
     from headrace.config.problems import ConfigError
     from headrace.proxy.errors import StartupError
-    from headrace.proxy.server.preflight import loaded_rules
-    from headrace.quota_callbacks.definitions import BUILTIN_SCHEMA
+    from headrace.proxy.server.preflight import options_tables
 
     try:
-        names = BUILTIN_SCHEMA
-        if path is not None:
-            names = loaded_rules(load(path, environment=os.environ, schema=None)).schema
+        config = None if path is None else load(path, environment=os.environ, schema=None)
+        names, tables = options_tables(config)
     except (ConfigError, StartupError) as error:
         _fail(str(error))
-    click.echo(json_schema_text(names), nl=False)
+    click.echo(json_schema_text(names, tables), nl=False)
 
 
 @main.command()

@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from headrace.quota_callbacks.definitions import EntityTypeDefinition, QuotaKeyDefinition
     from headrace.quota_callbacks.entities import QuotaEntity
     from headrace.quota_callbacks.identities import AuthenticationObserver, QuotaOperation, UserSource
+    from headrace.quota_callbacks.options import Table
     from headrace.quota_callbacks.policies import QuotaPolicy
     from headrace.quota_callbacks.relay_terms import RelayTerms
     from headrace.quota_callbacks.request_sums import RequestSums
@@ -124,8 +125,18 @@ def configure(context: PluginContext) -> None:
 
     If ``context.dry`` is true, check the options and have no side effects: write no file, create no folder, start no
     thread and open no socket. Files that the options name may be read. Of the other hooks, only `changed_options`,
-    `quota_definitions`, `enforced_quotas`, `scoped_callback`, `request_interest`, `request_sample_ratio`,
-    `authorizes_requests`, `sasl_server_exchange`, `sasl_client_exchange` and `close` are called then.
+    `options_table`, `quota_definitions`, `enforced_quotas`, `scoped_callback`, `request_interest`,
+    `request_sample_ratio`, `authorizes_requests`, `sasl_server_exchange`, `sasl_client_exchange` and `close` are called
+    then.
+    """
+
+
+@hookspec
+def options_table() -> type[Table] | None:
+    """Return the class of the plugin's options, as `headrace.quota_callbacks.options.read_options` takes it.
+
+    Called for ``headrace config-schema``, which describes the table ``[plugins.options.<name>]`` by it, and then before
+    `configure`. The table may have any options without this hook, or after an exception.
     """
 
 

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
     from headrace.plugins.authorization.options import RuleOptions
     from headrace.quota_callbacks.authorization import Action
+    from headrace.quota_callbacks.options import Table
     from headrace.quota_callbacks.requests import Connection
 
 KEPT_DECISIONS: Final = 50_000
@@ -46,6 +47,11 @@ class Authorization:
         self._enabled = False
         self._rules = Rules(())
         self._kept: dict[tuple[str, str, Action], bool] = {}
+
+    @hookimpl
+    def options_table(self) -> type[Table]:
+        """Return the class of the table of the options."""
+        return AuthorizationOptions
 
     @hookimpl
     def configure(self, context: PluginContext) -> None:

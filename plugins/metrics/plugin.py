@@ -14,7 +14,7 @@ import structlog
 import trio
 
 from headrace.plugins.extras import OPENTELEMETRY, require
-from headrace.plugins.metrics.options import MetricsOptions, options_of
+from headrace.plugins.metrics.options import MetricsOptions, MetricsTable, options_of
 from headrace.plugins.metrics.page import series_of
 from headrace.plugins.metrics.snapshot import BucketReader
 from headrace.proxy.long_work import in_slices
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
     from headrace.plugins.metrics.push_thread import PushThread
     from headrace.plugins.metrics.snapshot import Snapshot
+    from headrace.quota_callbacks.options import Table
 
 log = structlog.get_logger("headrace.metrics")
 
@@ -38,6 +39,11 @@ class Metrics:
         self._source: SnapshotSource | None = None
         self._push: PushThread | None = None
         self._series: list[Metric] = []
+
+    @hookimpl
+    def options_table(self) -> type[Table]:
+        """Return the class of the table of the options."""
+        return MetricsTable
 
     @hookimpl
     def configure(self, context: PluginContext) -> None:

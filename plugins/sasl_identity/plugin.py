@@ -15,6 +15,7 @@ from headrace.quota_callbacks.options import read_options
 
 if TYPE_CHECKING:
     from headrace.quota_callbacks.identities import AuthenticationObserver
+    from headrace.quota_callbacks.options import Table
 
 log = structlog.get_logger("headrace.authentication")
 
@@ -28,6 +29,11 @@ class SaslIdentity:
         self._options = IdentityOptions()
         self._unnamed: set[str] = set()
         """The mechanisms whose clients were logged to have no user."""
+
+    @hookimpl
+    def options_table(self) -> type[Table]:
+        """Return the class of the table of the options."""
+        return IdentityOptions
 
     @hookimpl
     def configure(self, context: PluginContext) -> None:

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
     from headrace.plugins.sasl_oauth.key_refresh import KeyRefresher
     from headrace.plugins.sasl_oauth.verification import TokenVerifier
+    from headrace.quota_callbacks.options import Table
     from headrace.quota_callbacks.sasl import ClientExchange, ServerExchange, UpstreamSasl
 
 log = structlog.get_logger("headrace.sasl_oauth")
@@ -46,6 +47,11 @@ class SaslOAuth:
         self._verifier: TokenVerifier | None = None
         self._refresher: KeyRefresher | None = None
         self._tokens = AccessTokens(now_s)
+
+    @hookimpl
+    def options_table(self) -> type[Table]:
+        """Return the class of the table of the options."""
+        return OAuthOptions
 
     @hookimpl
     def configure(self, context: PluginContext) -> None:

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
     from headrace.plugins.sasl_users.directory import UserDirectory
     from headrace.plugins.sasl_users.lookups import KnownUsers
+    from headrace.quota_callbacks.options import Table
     from headrace.quota_callbacks.sasl import ServerExchange
 
 _NAME = "sasl_users"
@@ -28,6 +29,11 @@ class SaslUsers:
     def __init__(self) -> None:
         self._directory: UserDirectory | None = None
         self._known: Callable[[], KnownUsers] | None = None
+
+    @hookimpl
+    def options_table(self) -> type[Table]:
+        """Return the class of the table of the options."""
+        return UsersOptions
 
     @hookimpl
     def configure(self, context: PluginContext) -> None:

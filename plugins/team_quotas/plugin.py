@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
     from headrace.plugins.team_quotas.options import Team
     from headrace.quota_callbacks.buckets.client_quotas import ClientQuotas
+    from headrace.quota_callbacks.options import Table
 
 
 log = structlog.get_logger("headrace.team_quotas")
@@ -43,6 +44,11 @@ class TeamQuotas:
         self._members = Members({})
         self._quotas: dict[tuple[str, EntityName], Quota] = {}
         self._buckets: ClientQuotas | None = None
+
+    @hookimpl
+    def options_table(self) -> type[Table]:
+        """Return the class of the table of the options."""
+        return TeamOptions
 
     @hookimpl
     def configure(self, context: PluginContext) -> None:

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from headrace.quota_callbacks.buckets.client_quotas import ClientQuotas
+    from headrace.quota_callbacks.options import Table
     from headrace.quota_callbacks.requests import Request
     from headrace.quota_callbacks.topic_names import TopicNames
     from headrace.quota_callbacks.verdicts import Throttle
@@ -70,6 +71,11 @@ class TopicQuotas:
         """Time until which the Produce requests of a user are forwarded one by one."""
         self._throttled_by: dict[tuple[QuotaKey, str, str], RateBucket] = {}
         """The bucket by which a user was throttled last at an address: its new connections there wait for it, too."""
+
+    @hookimpl
+    def options_table(self) -> type[Table]:
+        """Return the class of the table of the options."""
+        return TopicOptions
 
     @hookimpl
     def configure(self, context: PluginContext) -> None:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 import structlog
 
 from headrace.plugins.extras import OPENTELEMETRY, require
-from headrace.plugins.tracing.options import TracingOptions, options_of
+from headrace.plugins.tracing.options import TracingOptions, TracingTable, options_of
 from headrace.plugins.tracing.record_queue import RecordQueue
 from headrace.plugins.tracing.records import record_of
 from headrace.quota_callbacks.api_keys import EVERY_API
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from headrace.plugins.tracing.export_thread import ExportThread
+    from headrace.quota_callbacks.options import Table
     from headrace.quota_callbacks.requests import ClusterMetadata, Request
 
 log = structlog.get_logger("headrace.tracing")
@@ -45,6 +46,11 @@ class Tracing:
         self._now_s: Callable[[], float] = lambda: 0.0
         self._queue = RecordQueue(1, 1)
         self._thread: ExportThread | None = None
+
+    @hookimpl
+    def options_table(self) -> type[Table]:
+        """Return the class of the table of the options."""
+        return TracingTable
 
     @hookimpl
     def configure(self, context: PluginContext) -> None:

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from headrace.plugins.usage_records.writer_thread import Sink
+    from headrace.quota_callbacks.options import Table
     from headrace.quota_callbacks.request_sums import RequestSums
     from headrace.quota_callbacks.requests import ClusterMetadata, Connection, Request
 
@@ -50,6 +51,11 @@ class UsageRecords:
         self._encoder: Encoder | None = None
         self._thread: WriterThread | None = None
         self._topics = False
+
+    @hookimpl
+    def options_table(self) -> type[Table]:
+        """Return the class of the table of the options."""
+        return UsageOptions
 
     @hookimpl
     def configure(self, context: PluginContext) -> None:

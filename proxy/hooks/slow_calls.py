@@ -26,7 +26,7 @@ log = structlog.get_logger("headrace.plugins")
 NOT_MEASURED: Final = frozenset(
     {
         *("configure", "close", "prepare_metrics", "request_interest", "enforced_quotas", "scoped_callback"),
-        "request_sample_ratio",
+        *("request_sample_ratio", "options_table"),
     }
 )
 """Hooks that are called before clients are served, or in a thread; the steps of ``prepare_metrics`` are measured."""

@@ -17,7 +17,7 @@ from headrace.config.tables.tls import ClientCertificates
 from headrace.config.values import count_threads, shown_threads
 from headrace.proxy.errors import PluginConfigurationError, StartupError
 from headrace.proxy.hooks.calls.hook_calls import HookCalls
-from headrace.proxy.hooks.loading import implements, installed_plugins, load_plugins, new_plugin_manager
+from headrace.proxy.hooks.loading import Choice, implements, installed_plugins, load_plugins, new_plugin_manager
 from headrace.proxy.network.overload import can_measure_memory
 from headrace.proxy.quotas.store import StoreError
 from headrace.proxy.server.configured import choice_of
@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from headrace.proxy.hooks.calls.sasl import SaslCalls
     from headrace.proxy.hooks.enforced_quotas import EnforcedQuotas
     from headrace.quota_callbacks.definitions import QuotaSchema
+    from headrace.quota_callbacks.options import Table
 
 _DETERMINES_USERS: Final = "authentication_started"
 """The hook by which a plugin determines the users of clients that authenticate to the brokers."""
@@ -143,6 +144,24 @@ def loaded_rules(config: Config) -> QuotaRules:
     hooks = _dry_hooks(config)
     hooks.close()
     return rules_of(hooks)
+
+
+def options_tables(config: Config | None) -> tuple[QuotaSchema, dict[str, type[Table]]]:
+    """Return the quota keys and entity types that exist with the plugins of a configuration, and the classes of the
+    plugins' options by name; without a configuration, those of all installed plugins. Raises `StartupError`. Blocks.
+    """
+    hooks = _installed_hooks() if config is None else _dry_hooks(config)
+    try:
+        return hooks.schema, hooks.configuration.options_tables()
+    finally:
+        hooks.close()
+
+
+def _installed_hooks() -> HookCalls:
+    """Return all installed plugins, which are not configured. Raises `StartupError`."""
+    manager = new_plugin_manager()
+    load_plugins(manager, Choice())
+    return HookCalls(manager)
 
 
 def _dry_hooks(config: Config) -> HookCalls:

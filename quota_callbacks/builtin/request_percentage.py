@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
     from headrace.quota_callbacks.buckets.sampled_rate import SampledRate
     from headrace.quota_callbacks.builtin.request_costs import RequestCost
+    from headrace.quota_callbacks.options import Table
     from headrace.quota_callbacks.requests import Request
     from headrace.quota_callbacks.verdicts import Throttle
 
@@ -104,6 +105,13 @@ class RequestPercentage(BucketCallback):
         self._exempt_time = context.quotas.exempt_request_time
         options = read_options(CostOptions, context.options, "request_percentage")
         self._costs = {**DEFAULT_COSTS, **options.by_api()}
+
+    @hookimpl
+    def options_table(self) -> type[Table]:
+        """Return the class of the table of the options."""
+        from headrace.quota_callbacks.builtin.cost_files import CostOptions
+
+        return CostOptions
 
     @hookimpl(trylast=True)
     def request_time_ms(self, request: Request) -> float:

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
 import sys
+import tomllib
 from importlib.metadata import version
+from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING
 
 import pytest
 from click.testing import CliRunner
+from jsonschema import Draft202012Validator
 
 from headrace.config import loads
 from headrace.config.editing import sample_text
@@ -27,9 +30,7 @@ from testbed.processes.ports import free_port_block, reserve_ports
 from testbed.proxy_process import ProxyProcess
 from tests.faults.waiting import wait_until
 
-if TYPE_CHECKING:
-    from pathlib import Path
-
+ROOT = Path(__file__).parents[2]
 UNREACHABLE = "127.0.0.1:1"
 REQUIRED = ("--bootstrap-servers", UNREACHABLE, "--advertised-host", "localhost")
 
@@ -370,8 +371,24 @@ def test_config_sample_is_the_file_that_ships() -> None:
     assert run_headrace("config-sample").stdout == sample_text()
 
 
-def test_config_schema_is_json() -> None:
-    assert "properties" in json.loads(run_headrace("config-schema").stdout)
+def test_the_schema_has_the_options_of_the_installed_plugins() -> None:
+    schema = json.loads(run_headrace("config-schema").stdout)
+    options = schema["$defs"]["Plugins"]["properties"]["options"]["properties"]
+    assert {"tracing", "metrics", "usage_records", "authorization", "request_percentage"} <= options.keys()
+    validator = Draft202012Validator(schema)
+    head = '[upstream]\nbootstrap_servers = ["a:1"]\n[listen]\naddress = "b:2"\n'
+    pages = "\n".join(path.read_text(encoding="utf-8") for path in (ROOT / "docs").glob("*.md"))
+    examples = [
+        each for each in re.findall(r"```toml[^\n]*\n(.*?)```", pages, re.DOTALL) if "[plugins.options." in each
+    ]
+    assert len(examples) > 5
+    for example in examples:
+        document = tomllib.loads(head) | tomllib.loads(example)
+        document.pop("quotas", None)  # of entity types that plugins define
+        faults = [each.message for each in validator.iter_errors(document)]
+        assert faults == [], example
+    wrong = tomllib.loads(f"{head}[plugins.options.usage_records]\nrotate_s = 0\n[plugins.options.tracing]\nx = 1\n")
+    assert len(list(validator.iter_errors(wrong))) == 2
 
 
 def test_enforcement_without_a_proxy_reports_what_to_check() -> None:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from headrace.proxy.hooks.implementations import Implementations
     from headrace.proxy.hooks.slow_calls import SlowCalls
     from headrace.quota_callbacks.hookspecs import PluginContext
-    from headrace.quota_callbacks.options import Fault
+    from headrace.quota_callbacks.options import Fault, Table
 
     Options = Mapping[str, Mapping[str, Any]]
     """The options of plugins, by plugin name."""
@@ -58,6 +58,19 @@ class ConfigurationCalls:
                     raise PluginConfigurationError(problems[0], faults) from error  # noqa: ASYNC104
         if problems:
             raise PluginConfigurationError("\n".join(problems), faults)
+
+    def options_tables(self) -> dict[str, type[Table]]:
+        """Return the classes of the options of plugins, by plugin name."""
+        found: dict[str, type[Table]] = {}
+        for name, call in self._found.calls("options_table", ()):
+            try:
+                table = call()
+            except BaseException as error:  # noqa: ASYNC103, BLE001 -- code of a plugin
+                self._failed("options_table", name, error)
+                continue  # noqa: ASYNC104
+            if table is not None:
+                found[name] = table
+        return found
 
     def changed_options(self, before: Options, after: Options) -> dict[str, Callable[[], bool]]:
         """Call ``changed_options`` of every plugin whose options differ. Blocks; call it in a thread.
