@@ -283,7 +283,7 @@ def test_a_limit_of_a_user_bounds_all_invented_client_ids(
 
 def test_a_limit_of_client_ids_does_not_bound_invented_ones() -> None:
     """The property can fail: one user gets many times what a limit for each client id is."""
-    cheat = Cheat(way="churns", api_key=PRODUCE, size=SMALL, count=1, every_ms=100)
+    cheat = Cheat(way="churns", api_key=PRODUCE, size=SMALL, count=1, every_ms=400)
     for of_users, is_bound in (([], False), ([*KEY_OF.values()], True)):
         world, _ = simulate(KAFKA_POLICY, [cheat], (100, 1000), 15_000, of_users)
         sent = sum(each.amount for each in world.passed if each.entity != HONEST)
