@@ -1,4 +1,6 @@
-"""A program that floods a proxy in several ways: ``python -m tests.security.floods.flood PORT SECONDS ATTACK...``.
+"""A program that floods a proxy: ``python -m tests.security.floods.flood PORT SECONDS SCALE ATTACK...``.
+
+``SCALE``, at most 1, multiplies the numbers of connections and of new ones a second.
 
 It is written to cost little, since it shares two cores with the proxy that it attacks: raw sockets that do not block,
 one epoll, and no work for a connection that is silent. At its end it prints what it did, as JSON.
@@ -15,12 +17,9 @@ import socket
 import struct
 import sys
 import time
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from tests.faults import messages
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 RESET: Final = struct.pack("ii", 1, 0)
 """SO_LINGER: close with RST, which leaves no port in TIME_WAIT behind."""
@@ -52,7 +51,7 @@ class Pace:
 
     def due(self, now_s: float) -> int:
         """Return how many are due now; what was missed for more than a second is left out."""
-        self._credit = min(self._credit + (now_s - self._last_s) * self.rate, self.rate)
+        self._credit = min(self._credit + (now_s - self._last_s) * self.rate, max(self.rate, 1.0))
         self._last_s = now_s
         whole = int(self._credit)
         self._credit -= whole
@@ -66,11 +65,12 @@ class Attack:
     count = 0
     rate = 0.0
 
-    def __init__(self, port: int, epoll: select.epoll) -> None:
+    def __init__(self, port: int, epoll: select.epoll, scale: float) -> None:
         self.port = port
+        self.count = max(1, round(self.count * scale))
         self.opened = self.ended = self.sent = self.answers = 0
         self._epoll = epoll
-        self._pace = Pace(self.rate)
+        self._pace = Pace(self.rate * scale)
         self._source = itertools.cycle(self.sources)
         self.sockets: dict[int, socket.socket] = {}
 
@@ -132,8 +132,8 @@ class Storm(Attack):
 
     sources, rate, kept_s = ("127.0.0.3",), 2000.0, 0.5
 
-    def __init__(self, port: int, epoll: select.epoll) -> None:
-        super().__init__(port, epoll)
+    def __init__(self, port: int, epoll: select.epoll, scale: float) -> None:
+        super().__init__(port, epoll, scale)
         self._open: collections.deque[tuple[float, socket.socket]] = collections.deque()
 
     def tick(self, now_s: float) -> None:
@@ -144,15 +144,18 @@ class Storm(Attack):
             self._open.popleft()[1].close()
 
 
-class SlowHeads(Attack):
-    """300 connections that send the head of a request, a byte a second each."""
+class Trickle(Attack):
+    """Connections that send the first bytes of a frame in pieces, in turn; ``pieces`` a second together."""
 
-    sources, count, rate = ("127.0.0.4",), 300, 50.0
-    head = messages.request(messages.PRODUCE, 7, 1, messages.produce_body("flood", bytes(1000), acks=1), "s" * 200)
+    head = b""
+    most_bytes = 0
+    """The bytes that are sent on a connection; those behind ``head`` are zeros."""
+    piece_bytes = 1
+    pieces = 0.0
 
-    def __init__(self, port: int, epoll: select.epoll) -> None:
-        super().__init__(port, epoll)
-        self._bytes = Pace(self.count)
+    def __init__(self, port: int, epoll: select.epoll, scale: float) -> None:
+        super().__init__(port, epoll, scale)
+        self._pieces = Pace(self.pieces * scale)
         self._turns: collections.deque[tuple[socket.socket, int]] = collections.deque()
 
     def connected(self, sock: socket.socket) -> None:
@@ -160,11 +163,44 @@ class SlowHeads(Attack):
 
     def tick(self, now_s: float) -> None:
         super().tick(now_s)
-        for _ in range(min(self._bytes.due(now_s), len(self._turns))):
+        for _ in range(min(self._pieces.due(now_s), len(self._turns))):
             sock, at = self._turns.popleft()
-            if sock.fileno() >= 0 and at < 240:
-                self.send(sock, self.head[at : at + 1])
-                self._turns.append((sock, at + 1))
+            if sock.fileno() >= 0 and at < self.most_bytes:
+                before = self.sent
+                piece = self.head[at : at + self.piece_bytes]
+                self.send(sock, piece.ljust(min(self.piece_bytes, self.most_bytes - at), b"\0"))
+                self._turns.append((sock, at + self.sent - before))
+
+
+class SlowHeads(Trickle):
+    """300 connections that send the head of a request, a byte a second each."""
+
+    sources, count, rate = ("127.0.0.4",), 300, 50.0
+    head = messages.request(messages.PRODUCE, 7, 1, messages.produce_body("flood", bytes(1000), acks=1), "s" * 200)
+    most_bytes, pieces = 240, 300.0
+
+
+class HalfHandshakes(Trickle):
+    """A hundred connections that send all but the last kilobyte of a SaslHandshake of 500 KB, 3 MB a second together.
+    The proxy collects it, since it is below ``limits.max_handshake_bytes``."""
+
+    sources, count, rate = ("127.0.0.9",), 100, 20.0
+    head = struct.pack(">ihhi", 500_000, messages.SASL_HANDSHAKE, 1, 1) + messages.string(CLIENT_ID)
+    most_bytes, piece_bytes, pieces = 499_000, 10_000, 300.0
+
+
+class PartialProduces(Trickle):
+    """Two connections that announce a Produce of 99 MiB, which is below ``limits.max_frame_bytes``, and send 100 KB of
+    it a second, so that ``limits.request_timeout`` does not end them.
+
+    Only two, since the proxy forwards what comes, and a broker sets aside what is announced: those of the tests have
+    384 MiB of memory.
+    """
+
+    sources, count, rate = ("127.0.0.10",), 2, 1.0
+    head = struct.pack(">ihhi", 99 << 20, messages.PRODUCE, 7, 1) + messages.string(CLIENT_ID)
+    head += struct.pack(">hhii", -1, 1, 30_000, 1) + messages.string("flood") + struct.pack(">iii", 1, 0, 98 << 20)
+    most_bytes, piece_bytes, pieces = 90 << 20, 20_000, 10.0
 
 
 class Announcements(Attack):
@@ -193,9 +229,9 @@ class Handshakes(Attack):
         messages.SASL_HANDSHAKE, 1, 2, messages.string("PLAIN"), CLIENT_ID
     )
 
-    def __init__(self, port: int, epoll: select.epoll) -> None:
-        super().__init__(port, epoll)
-        self._pairs = Pace(self.requests / 2)
+    def __init__(self, port: int, epoll: select.epoll, scale: float) -> None:
+        super().__init__(port, epoll, scale)
+        self._pairs = Pace(self.requests / 2 * scale)
         self._unanswered: dict[int, int] = {}
 
     def connected(self, sock: socket.socket) -> None:
@@ -243,16 +279,18 @@ class ShortLogins(Attack):
         self.sockets.pop(sock.fileno()).close()
 
 
-ATTACKS: Final[dict[str, Callable[[int, select.epoll], Attack]]] = {
-    kind.__name__: kind for kind in (Idle, Storm, SlowHeads, Announcements, Handshakes, Bursts, ShortLogins)
-}
+KINDS: Final[tuple[type[Attack], ...]] = (
+    *(Idle, SlowHeads, HalfHandshakes, PartialProduces, Announcements),
+    *(Storm, Handshakes, Bursts, ShortLogins),
+)
+ATTACKS: Final = {kind.__name__: kind for kind in KINDS}
 
 
-def flood(port: int, duration_s: float, names: list[str]) -> None:
+def flood(port: int, duration_s: float, scale: float, names: list[str]) -> None:
     """Attack ``port`` for ``duration_s`` seconds."""
     end_s = time.monotonic() + duration_s
     with contextlib.closing(select.epoll()) as epoll:
-        attacks = [ATTACKS[name](port, epoll) for name in names]
+        attacks = [ATTACKS[name](port, epoll, scale) for name in names]
         while (now_s := time.monotonic()) < end_s:
             for attack in attacks:
                 attack.tick(now_s)
@@ -275,4 +313,4 @@ def flood(port: int, duration_s: float, names: list[str]) -> None:
 
 
 if __name__ == "__main__":
-    flood(int(sys.argv[1]), float(sys.argv[2]), sys.argv[3:])
+    flood(int(sys.argv[1]), float(sys.argv[2]), float(sys.argv[3]), sys.argv[4:])

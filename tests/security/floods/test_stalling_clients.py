@@ -12,15 +12,16 @@ from typing import TYPE_CHECKING, Final
 import pytest
 
 from headrace.quota_callbacks.api_keys import ApiKey
+from testbed.proxy_process import ProxyProcess
 from tests.clients.fronts import eventually, unique
 from tests.faults import messages
 from tests.faults.bystander import Bystander
 from tests.faults.fake_broker import Asked, FakeBroker
 from tests.faults.metrics import series
-from tests.faults.proxy_log import JSON_LOG, assert_no_traceback
+from tests.faults.proxy_log import JSON_LOG, assert_no_traceback, line_of
 from tests.faults.raw_client import RawClient
 from tests.security.loop_turns import no_long_turn
-from tests.security.planes import NATIVE, NEEDS_ENGINE, native_connections, warm_up
+from tests.security.planes import NATIVE, NEEDS_ENGINE, PLANES, native_connections, warm_up
 from tests.security.quotas.test_unaccepted_clients import CREATE_TOPICS, SASL_AUTHENTICATE
 from tests.security.topics import create_topic
 from tests.shared_cluster import LISTENER
@@ -28,7 +29,6 @@ from tests.shared_cluster import LISTENER
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from testbed.proxy_process import ProxyProcess
     from tests.security.secured import Security
     from tests.shared_cluster import FirstBroker
 
@@ -223,6 +223,20 @@ def test_many_rows_in_a_request_that_is_relayed_natively_do_not_stall_others(ope
                 attacker.send(frame)
         assert all(attacker.rest() == b"" for attacker in attackers)
         assert native_connections(open_proxy) == 0
+
+
+@pytest.mark.parametrize("plane", PLANES, indirect=True, scope="module")
+def test_the_setting_that_many_rows_exceed_is_named_on_each_plane(kafka: FirstBroker, plane: str) -> None:
+    client_id, arguments = unique("attacker"), (*JSON_LOG, "--data-plane", plane)
+    with (
+        ProxyProcess(kafka.bootstrap_servers, config=LIMITS, arguments=arguments) as proxy,
+        RawClient(proxy.port, client_id=client_id) as attacker,
+    ):
+        warm_up(proxy, plane, attacker)
+        with contextlib.suppress(ConnectionError):
+            attacker.send(produce(350_000, client_id))
+        assert attacker.rest() == b""
+        assert "limits.max_request_rows = 10000" in line_of(proxy, attacker.name)["reason"]
 
 
 def test_as_many_topics_as_allowed_do_not_stall_others(security: Security) -> None:

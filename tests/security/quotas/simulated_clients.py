@@ -32,7 +32,7 @@ from headrace.quota_callbacks.requests import Address, Connection, TopicMutation
 from tests.proxy.playbook import open_book
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Iterable
+    from collections.abc import AsyncIterator, Callable, Collection, Iterable
 
     from headrace.proxy.connection.state.shared_state import SharedState
 
@@ -58,6 +58,11 @@ _TENTHS: Final = (HEARTBEAT, NEW_IDS)
 """Amounts are a tenth of the size: less than a second at the limit, as any real request takes."""
 
 
+def amount_of(api_key: ApiKey, size: int) -> int:
+    """Return what a request of ``size`` is charged for."""
+    return size // 10 if api_key in _TENTHS else size
+
+
 class Costs:
     """A cost model: a Heartbeat of n bytes costs n percent of a second; other requests are free."""
 
@@ -71,19 +76,20 @@ class Costs:
 
 @dataclass(frozen=True, slots=True)
 class Passed:
-    """An amount that reached the broker, or came from it."""
+    """An amount that reached the broker, or came from it, of a client id or user: the one that ``key`` limits."""
 
     at_ms: int
-    client_id: str
+    entity: str
     key: QuotaKey
     amount: float
 
 
 class World:
-    """The clock, what is to happen, and what has passed."""
+    """The clock, what is to happen, and what has passed. The keys in ``of_users`` limit users, others client ids."""
 
-    def __init__(self, shared: SharedState) -> None:
+    def __init__(self, shared: SharedState, of_users: Collection[QuotaKey]) -> None:
         self.shared = shared
+        self.of_users = of_users
         self.now_ms = 1000
         self.passed: list[Passed] = []
         self.uncharged: dict[tuple[str, QuotaKey], float] = {}
@@ -103,30 +109,31 @@ class World:
             self.now_ms, _, action = heapq.heappop(self._agenda)
             action()
 
-    def note(self, client_id: str, key: QuotaKey, amount: float) -> None:
+    def note(self, entity: str, key: QuotaKey, amount: float) -> None:
         """Note what has passed."""
-        self.passed.append(Passed(self.now_ms, client_id, key, amount))
+        self.passed.append(Passed(self.now_ms, entity, key, amount))
 
     def new_producer_id(self) -> int:
         """Return a producer id that nobody has used."""
         return next(self._numbers)
 
-    def pend(self, client_id: str, key: QuotaKey, amount: float) -> None:
+    def pend(self, entity: str, key: QuotaKey, amount: float) -> None:
         """Add to what was forwarded and is not charged yet."""
-        name = (client_id, key)
+        name = (entity, key)
         self.uncharged[name] = self.uncharged.get(name, 0.0) + amount
         self.most_uncharged[name] = max(self.most_uncharged.get(name, 0.0), self.uncharged[name])
 
 
 class Link:
-    """A connection that sends one request at a time, and does not wait for itself when it is throttled."""
+    """A connection that sends one request at a time, and does not wait for itself when it is throttled. The user has
+    the same name as the client id unless it is given."""
 
-    def __init__(self, world: World, client_id: str, *, accepted: bool = True) -> None:
+    def __init__(self, world: World, client_id: str, *, user: str | None = None, accepted: bool = True) -> None:
         self.world = world
         self.client_id = client_id
         number = next(world._numbers)
         shared = world.shared
-        info = Connection(connection_id=number, peer=Address(host="127.0.0.1", port=1), user=client_id)
+        info = Connection(connection_id=number, peer=Address(host="127.0.0.1", port=1), user=user or client_id)
         self.state = ConnectionState(shared, shared.listeners[0], info, None, None)  # type: ignore[arg-type]
         self.state.accepted = accepted
         self.exchange: Exchange | None = None
@@ -150,7 +157,7 @@ class Link:
     ) -> None:
         """Send a request of ``size`` bytes, which takes ``takes_ms``, or only the first ``sends`` bytes of it."""
         self._kind = api_key
-        self._size = size // 10 if api_key in _TENTHS else size
+        self._size = amount_of(api_key, size)
         self._try(api_key, acks, self._size if sends is None else sends, takes_ms, on_reply)
 
     def _try(
@@ -213,22 +220,26 @@ class Link:
                 exchange.batches = [("topic", 0, 1, world.new_producer_id()) for _ in range(self._size)]
                 enforce_on_batches(self.state, exchange, world.now_ms / 1000)
             if self._kind in CHARGED_AT_ONCE:
-                world.note(self.client_id, key, self._size)
+                world.note(*self._limited(key), self._size)
             else:
-                world.pend(self.client_id, key, self._size)
+                world.pend(*self._limited(key), self._size)
             self._answer(on_reply)
             return
-        world.pend(self.client_id, key, sends)
+        world.pend(*self._limited(key), sends)
         if sends == self._size:
             world.at(world.now_ms + takes_ms, lambda: self._arrive(on_reply))
+
+    def _limited(self, key: QuotaKey) -> tuple[str, QuotaKey]:
+        """Return the entity that a quota limits, and the quota."""
+        return (self.state.info.user if key in self.world.of_users else self.client_id), key
 
     def _arrive(self, on_reply: Callable[[int], None] | None) -> None:
         world, exchange = self.world, self.exchange
         if self.closed or exchange is None:
             return
         enforce_on_arrival(self.state, exchange, world.now_ms / 1000)
-        world.pend(self.client_id, QuotaKey.PRODUCER_BYTE_RATE, -self._size)
-        world.note(self.client_id, QuotaKey.PRODUCER_BYTE_RATE, self._size)
+        world.pend(*self._limited(QuotaKey.PRODUCER_BYTE_RATE), -self._size)
+        world.note(*self._limited(QuotaKey.PRODUCER_BYTE_RATE), self._size)
         self._answer(on_reply)
 
     def _answer(self, on_reply: Callable[[int], None] | None) -> None:
@@ -245,7 +256,7 @@ class Link:
         world, now_s = self.world, self.world.now_ms / 1000
         key = KEY_OF[self._kind]
         if self._kind not in CHARGED_AT_ONCE:
-            world.pend(self.client_id, key, -self._size)
+            world.pend(*self._limited(key), -self._size)
         if self.closed:
             return
         exchange.reply_s = now_s
@@ -254,7 +265,7 @@ class Link:
         )
         enforce_on_reply(self.state, exchange, now_s)
         if self._kind not in CHARGED_AT_ONCE:
-            world.note(self.client_id, key, self._size)
+            world.note(*self._limited(key), self._size)
         self.exchange = None
         if on_reply is not None:
             on_reply(self.state.mute.remaining_ms(now_s))
@@ -269,8 +280,8 @@ class Link:
             return
         if not exchange.arrived and exchange.forwarded_s is not None:
             exchange.missing_bytes = exchange.request_bytes - self._sent
-            self.world.pend(self.client_id, QuotaKey.PRODUCER_BYTE_RATE, -self._sent)
-            self.world.note(self.client_id, QuotaKey.PRODUCER_BYTE_RATE, self._sent)
+            self.world.pend(*self._limited(QuotaKey.PRODUCER_BYTE_RATE), -self._sent)
+            self.world.note(*self._limited(QuotaKey.PRODUCER_BYTE_RATE), self._sent)
         abandon(self.state, exchange)
 
 
@@ -288,9 +299,10 @@ def excess(passed: Iterable[Passed], limit: float) -> float:
 
 
 @asynccontextmanager
-async def open_world(policy: QuotaPolicy, limit: float = LIMIT) -> AsyncIterator[World]:
+async def open_world(
+    policy: QuotaPolicy, limit: float = LIMIT, of_users: Collection[QuotaKey] = (QuotaKey.PRODUCER_IDS_RATE,)
+) -> AsyncIterator[World]:
     """Open a proxy with a quota of ``limit`` for each key and client id, or user."""
-    of_users = (QuotaKey.PRODUCER_IDS_RATE,)
     quotas = [
         (
             key,
@@ -300,4 +312,4 @@ async def open_world(policy: QuotaPolicy, limit: float = LIMIT) -> AsyncIterator
         for key in KEY_OF.values()
     ]
     async with open_book(plugins={"costs": Costs()}, quotas=quotas) as book:
-        yield World(book.shared)
+        yield World(book.shared, of_users)

@@ -8,6 +8,7 @@ import re
 import struct
 import threading
 import time
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 import pytest
@@ -171,20 +172,46 @@ def test_mutations_of_an_old_client_on_a_connection_each(proxy: ProxyProcess) ->
     assert decisions(proxy, client_id)[0]["kind"] == "held"
 
 
+IDS_QUOTA: Final = '[[quotas]]\nentity = { user = "<default>" }\nproducer_ids_rate = 5.0\n'
+
+
+def produce_with_id(frame: bytes, number: int) -> bytes:
+    """The Produce ``frame`` with another producer id."""
+    at = frame.index(struct.pack(">qhii", -1, -1, -1, 1))
+    return frame[:at] + struct.pack(">q", 1000 + number) + frame[at + 8 :]
+
+
 @pytest.mark.exhaustive
 def test_producer_ids_on_a_connection_each(kafka: FirstBroker, topic: str) -> None:
-    quota = '[[quotas]]\nentity = { user = "<default>" }\nproducer_ids_rate = 5.0\n'
     client_id = unique("reconnects")
     frame = produce(topic, client_id, 100, 1)
-    at = frame.index(struct.pack(">qhii", -1, -1, -1, 1))
-
-    def produce_with(number: int) -> bytes:
-        return frame[:at] + struct.pack(">q", 1000 + number) + frame[at + 8 :]
-
-    with ProxyProcess(kafka.bootstrap_servers, config=quota) as proxy:
-        served = attack(proxy.port, client_id, produce_with, ATTACK_S / 2)
+    with ProxyProcess(kafka.bootstrap_servers, config=IDS_QUOTA) as proxy:
+        served = attack(proxy.port, client_id, partial(produce_with_id, frame), ATTACK_S / 2)
         assert 5 <= served <= 5 + THREADS
         assert decisions(proxy, client_id)[0]["kind"] == "held"
+
+
+@NEEDS_ENGINE
+@pytest.mark.exhaustive
+def test_producer_ids_in_requests_that_are_relayed_natively(kafka: FirstBroker, topic: str) -> None:
+    """The native data plane reads them. Each of the connections may exceed the limit by one request."""
+    client_id, each = unique("ids"), 5
+    frame = produce(topic, client_id, 100, 1)
+    with ProxyProcess(kafka.bootstrap_servers, config=IDS_QUOTA) as proxy, contextlib.ExitStack() as stack:
+        pool = [stack.enter_context(RawClient(proxy.port, client_id=client_id)) for _ in range(10)]
+        warm_up(proxy, NATIVE, *pool)
+        began_s, served = time.monotonic(), 0
+        for number, client in enumerate(pool):
+            client.send(b"".join(produce_with_id(frame, number * each + part) for part in range(each)))
+        time.sleep(ATTACK_S)
+        for client in pool:
+            client.sock.settimeout(0.001)
+            with contextlib.suppress(TimeoutError):
+                for _ in range(each):
+                    client.reply()
+                    served += 1
+        assert 5 <= served <= 5 * (1 + time.monotonic() - began_s) + len(pool)
+        assert native_returns(proxy, "credit") >= len(pool)
 
 
 def test_connections_that_were_opened_before_and_not_used(proxy: ProxyProcess, topic: str) -> None:
