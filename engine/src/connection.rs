@@ -110,6 +110,8 @@ pub enum Fault {
     Broker(Errno),
     /// The fields of a Produce request violate its schema; part of it was forwarded.
     Request,
+    /// A Produce request has more rows than a request may have; part of it was forwarded.
+    Rows,
     /// The fields of a Fetch reply violate its schema; part of it was forwarded.
     Reply,
     /// The data plane itself has failed, by a panic.
@@ -574,11 +576,13 @@ impl Connection {
             {
                 break;
             }
-            let Ok(passed) = self.requests.frame.pass(&mut buffer[at..end]) else {
-                self.fault = Some(Fault::Request);
-                break;
-            };
-            at += passed;
+            match self.requests.frame.pass(&mut buffer[at..end]) {
+                Ok(passed) => at += passed,
+                Err(stop) => {
+                    self.fault = Some(if stop == Stop::TooManyRows { Fault::Rows } else { Fault::Request });
+                    break;
+                }
+            }
             if self.requests.frame.is_over() {
                 self.request_arrived(place);
                 is_one_frame = false;
@@ -608,7 +612,7 @@ impl Connection {
                 }
                 return false;
             }
-            Err(Stop::Malformed) => {
+            Err(_) => {
                 self.leave(Reason::Request);
                 return false;
             }
@@ -815,7 +819,7 @@ impl Connection {
         let head = match read_reply(bytes, row, exchange.correlation_id, self.terms.longest_frame) {
             Ok(head) => head,
             Err(Stop::Short) => return false,
-            Err(Stop::Malformed) => {
+            Err(_) => {
                 self.leave(Reason::Reply);
                 return false;
             }

@@ -7,6 +7,8 @@ pub enum Stop {
     Short,
     /// The bytes are not a valid field. The control plane reads them again, and reports the error.
     Malformed,
+    /// The fields have more rows than a request may have.
+    TooManyRows,
 }
 
 /// A reader of consecutive fields in `bytes[at..]`.

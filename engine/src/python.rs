@@ -177,6 +177,7 @@ fn rest_of(py: Python<'_>, id: u64, rest: Rest) -> PyRest {
         Fault::Client(error) => ("client", error.raw_os_error()),
         Fault::Broker(error) => ("upstream", error.raw_os_error()),
         Fault::Request => ("client", 0),
+        Fault::Rows => ("rows", 0),
         Fault::Reply => ("upstream", 0),
         Fault::Internal => ("proxy", 0),
     });

@@ -251,9 +251,10 @@ class Rest:
         a meaning if there is a `fault`."""
 
     @property
-    def fault(self) -> tuple[Literal["client", "upstream"], int] | None:
+    def fault(self) -> tuple[Literal["client", "rows", "upstream", "proxy"], int] | None:
         """The side that has failed, and the error number of the system; 0 if it has sent fields that violate their
-        schema, ``EPROTO`` for a failure of TLS (`TlsSession.failure`). ``None`` without a failure."""
+        schema, ``EPROTO`` for a failure of TLS (`TlsSession.failure`). ``rows`` is the client, which has sent a Produce
+        with more than ``most_rows``; ``proxy`` is a failure of the data plane. ``None`` without a failure."""
 
     @property
     def request_tail(self) -> bytes:

@@ -66,7 +66,7 @@ impl<S: Steps> Walk<S> {
     /// Continues in `bytes`, which may contain more than the body; returns how many of them can be forwarded. Bytes
     /// after the last field are skipped, as brokers and clients ignore them.
     ///
-    /// `Err` if the fields extend beyond the body, or cannot be read.
+    /// `Err` if the fields extend beyond the body, cannot be read, or have too many rows.
     pub fn walk(&mut self, bytes: &mut [u8]) -> Result<usize, Stop> {
         let Walk { progress, steps } = self;
         let end = bytes.len().min(progress.left);
@@ -94,7 +94,7 @@ impl<S: Steps> Walk<S> {
                     at = after;
                 }
                 Err(Stop::Short) => break,
-                Err(Stop::Malformed) => return Err(Stop::Malformed),
+                Err(stop) => return Err(stop),
             }
         }
         if whole && !self.is_over() {

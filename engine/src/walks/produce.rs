@@ -54,7 +54,7 @@ pub struct ProduceSteps {
 }
 
 impl ProduceSteps {
-    /// Begins a walk. A body with more than `most_rows` topics, partitions and tagged fields in all is `Malformed`.
+    /// Begins a walk. A body may have `most_rows` topics, partitions and tagged fields in all.
     #[must_use]
     pub fn new(version: i16, most_rows: usize) -> Self {
         ProduceSteps {
@@ -94,7 +94,7 @@ impl ProduceSteps {
     }
 
     fn count_rows(&mut self, rows: usize) -> Result<(), Stop> {
-        self.rows_left = self.rows_left.checked_sub(rows).ok_or(Stop::Malformed)?;
+        self.rows_left = self.rows_left.checked_sub(rows).ok_or(Stop::TooManyRows)?;
         Ok(())
     }
 

@@ -26,6 +26,7 @@ from headrace.proxy.connection.state.timeouts import (
 )
 from headrace.proxy.network.held_bytes import held
 from headrace.proxy.wire.errors import MalformedFrame
+from headrace.proxy.wire.walks.body import too_many_rows
 from headrace.quota_callbacks.api_keys import ApiKey
 from headrace.quota_callbacks.relay_terms import RelayTerms
 
@@ -344,7 +345,7 @@ class NativeRelay:
         if rest.fault is not None:
             side, number = rest.fault
             sock = upstream if side == "upstream" else state.client
-            sock.resume(_error_of(side, number, sock))
+            sock.resume(_error_of(side, number, sock, state.limits.max_request_rows))
             return
         self._requests.continue_with(rest.request_tail, rest.request_left)
         self._replies.continue_with(rest.reply_tail, rest.reply_left)
@@ -421,11 +422,13 @@ def _is_known(sock: Socket | None) -> bool:
     return sock is not None and (sock.can_splice or (sock.rustls is not None and not sock.unsent_bytes))
 
 
-def _error_of(side: str, number: int, sock: Socket) -> Exception:
+def _error_of(side: str, number: int, sock: Socket, max_rows: int) -> Exception:
     """Return what to raise for the fault of a side, in which its socket had the error ``number``; 0 for none."""
     if number:
         return sock.fault(OSError(number, os.strerror(number)))
     if side == "proxy":
         return RuntimeError("the native data plane failed; standard error has the reason")
+    if side == "rows":
+        return too_many_rows("a Produce request", max_rows)
     what = "a Produce request's" if side == "client" else "a Fetch reply's"
     return MalformedFrame(f"{what} fields reach beyond its frame")

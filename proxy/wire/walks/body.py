@@ -27,6 +27,13 @@ Step = Callable[["Buffer", int, int], int]
 """Reads a group of fields of ``buffer[at:end]``; returns the position after them, or `SHORT`."""
 
 
+def too_many_rows(what: str, max_rows: int) -> MalformedFrame:
+    """Return the error for a message with more than ``max_rows``."""
+    return MalformedFrame(
+        f"{what} has more than limits.max_request_rows = {max_rows} topics, partitions and other rows"
+    )
+
+
 class BodyWalk:
     """A walk through one body. Subclasses set the first step."""
 
@@ -126,10 +133,7 @@ class BodyWalk:
         """Count ``rows`` topics, partitions or tagged fields that follow, each of which takes a step."""
         self._rows_left -= rows
         if self._rows_left < 0:
-            raise MalformedFrame(
-                f"{self.what} has more than limits.max_request_rows = {self._max_rows} topics, partitions and other"
-                " rows"
-            )
+            raise too_many_rows(self.what, self._max_rows)
 
     def _begin_tags(self, tags: int, after: Step | None) -> None:
         """Set the next steps: ``tags`` tagged fields to skip, and then ``after``."""

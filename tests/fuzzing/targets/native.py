@@ -255,10 +255,11 @@ def _expected_requests(stream: bytes, *, walks: bool, cap: int, credit: int) -> 
             walk = ProduceWalk(head.api_version, end - at - head.body_at, MOST_ROWS)
             try:
                 reached = walk.walk(edited, at + head.body_at, len(edited))
-            except MalformedFrame:
+            except MalformedFrame as error:
                 exchanges.append((*exchange, False))
                 most = min(end, len(edited))
-                return Expected(bytes(edited), (at, most), WAITS, ("client", 0), charged, tuple(exchanges))
+                fault = ("rows" if "limits.max_request_rows" in str(error) else "client", 0)
+                return Expected(bytes(edited), (at, most), WAITS, fault, charged, tuple(exchanges))
         if end > len(edited):
             least = len(edited) if walk is None else reached
             exchanges.append((*exchange, False))

@@ -181,10 +181,10 @@ class SlowHeads(Trickle):
 
 
 class HalfHandshakes(Trickle):
-    """A hundred connections that send all but the last kilobyte of a SaslHandshake of 500 KB, 3 MB a second together.
+    """Forty connections that send all but the last kilobyte of a SaslHandshake of 500 KB, 3 MB a second together.
     The proxy collects it, since it is below ``limits.max_handshake_bytes``."""
 
-    sources, count, rate = ("127.0.0.9",), 100, 20.0
+    sources, count, rate = ("127.0.0.9",), 40, 20.0
     head = struct.pack(">ihhi", 500_000, messages.SASL_HANDSHAKE, 1, 1) + messages.string(CLIENT_ID)
     most_bytes, piece_bytes, pieces = 499_000, 10_000, 300.0
 
