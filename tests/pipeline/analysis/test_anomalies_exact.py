@@ -186,7 +186,7 @@ def judged(
     return found
 
 
-@pytest.mark.parametrize("seed", [1, 2])
+@pytest.mark.parametrize("seed", [1, pytest.param(2, marks=pytest.mark.exhaustive)])
 def test_planted_anomalies_are_those_of_an_exact_computation(seed: int) -> None:
     usage, planted = made_usage(seed)
     exact, found = found_exactly(usage), found_by_sketches(usage)
