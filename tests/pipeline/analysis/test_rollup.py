@@ -494,9 +494,10 @@ def test_the_bill_as_csv(lake: Lake, tmp_path: Path) -> None:
 
 
 def test_bills_are_summed_by_cluster_and_currency_and_keep_their_decimals(
-    lake: Lake, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    spark: SparkSession, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The bills of August are of an earlier price sheet, in dollars with six decimals."""
+    lake = Lake(spark, str(tmp_path / "lake"))
     write_bills(
         lake,
         lines("a", ("requests", "2.5")),
@@ -505,7 +506,7 @@ def test_bills_are_summed_by_cluster_and_currency_and_keep_their_decimals(
         lines("b", ("requests", "1"), date=dt.date(2026, 8, 1), currency="USD"),
     )
     bills = Bills(PriceSheet(currency="EUR"), Period.MONTH, across_clusters=False)
-    result = bills.report(Lake(lake.spark, lake.root), None, None, [], str(tmp_path / "bills.csv"))
+    result = bills.report(lake, None, None, [], str(tmp_path / "bills.csv"))
     assert [tuple(each.values()) for each in result["totals"]] == [
         ("c1", "EUR", 1, Decimal("2.5")), ("c1", "USD", 2, Decimal("1.001234")), ("c2", "EUR", 1, 4),
     ]  # fmt: skip

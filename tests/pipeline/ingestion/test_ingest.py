@@ -101,22 +101,17 @@ def test_the_fault_of_each_invalid_line_is_named(spark: SparkSession) -> None:
 # --- from files ---
 
 
-def test_records_are_in_the_hour_of_their_second(spark: SparkSession, tmp_path: Path) -> None:
+def test_what_comes_twice_is_there_once_in_the_hour_of_its_second(spark: SparkSession, tmp_path: Path) -> None:
     lake = Lake(spark, os.path.relpath(tmp_path / "lake"))
-    write_lines(tmp_path / "in" / "usage-a-0-1.jsonl", record(NOON - 1, sequence=0), record(NOON, sequence=1))
+    first, second = record(NOON - 1, sequence=1), record(NOON, sequence=2)
+    write_lines(tmp_path / "in" / "usage-a-1.jsonl", first, first, second)
     outcome = take_in(lake, tmp_path / "in")
-    assert (outcome.lines, outcome.records, outcome.duplicates) == (2, 2, 0)
+    assert (outcome.lines, outcome.records, outcome.duplicates) == (3, 2, 1)
     hours = lake.read("usage", schemas.USAGE).select("date", "hour", "sequence").collect()
     assert sorted((str(row.date), row.hour, row.sequence) for row in hours) == [
-        ("2026-09-21", 12, 0),
-        ("2026-09-21", 13, 1),
+        ("2026-09-21", 12, 1),
+        ("2026-09-21", 13, 2),
     ]
-
-
-def test_what_comes_twice_is_there_once(lake: Lake, tmp_path: Path) -> None:
-    first, second = record(sequence=1), record(sequence=2)
-    write_lines(tmp_path / "in" / "usage-a-1.jsonl", first, first, second)
-    take_in(lake, tmp_path / "in")
     write_lines(
         tmp_path / "in" / "usage-copy.jsonl", second, record(sequence=3), record(sequence=1, instance="proxy-b-1")
     )
