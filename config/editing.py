@@ -15,9 +15,8 @@ from typing import TYPE_CHECKING, Final
 
 from pydantic.json_schema import GenerateJsonSchema, models_json_schema
 
-from headrace.config.quotas import ConfiguredQuota, add_plugin_names
+from headrace.config.quotas import add_plugin_names
 from headrace.config.schema import Config
-from headrace.config.tables.plugins import Plugins
 from headrace.quota_callbacks.definitions import BUILTIN_SCHEMA
 
 if TYPE_CHECKING:
@@ -60,24 +59,38 @@ def json_schema(
     """Return the JSON Schema as a Python object.
 
     ``names`` has the quota keys and entity types that exist, ``options`` the classes of the options of plugins by name.
+    A class with a type of which there is no JSON Schema is left out, so that its table may have any options.
     """
-    models: list[tuple[type[BaseModel], JsonSchemaMode]] = [
-        (Config, _MODE),
-        *((each, _MODE) for each in options.values()),
-    ]
+    tables = {name: table for name, table in options.items() if _has_schema(table)}
+    classes: list[type[BaseModel]] = [Config, *tables.values()]
+    models: list[tuple[type[BaseModel], JsonSchemaMode]] = [(each, _MODE) for each in classes]
     references, described = models_json_schema(models, schema_generator=_Generator)
     definitions = copy.deepcopy(described["$defs"])
-    schema = definitions.pop(Config.__name__)
+    schema = definitions.pop(_name_of(references[Config, _MODE]))
     schema["$defs"] = definitions
-    add_plugin_names(definitions[ConfiguredQuota.__name__], names)
-    tables = definitions[Plugins.__name__]["properties"]["options"]
-    tables["properties"] = {name: references[table, _MODE] for name, table in options.items()}
+    add_plugin_names(definitions[_name_of(schema["properties"]["quotas"]["items"])], names)
+    of_plugins = definitions[_name_of(schema["properties"]["plugins"])]["properties"]["options"]
+    of_plugins["properties"] = {name: references[table, _MODE] for name, table in tables.items()}
     head: JsonSchema = {
         "$schema": DIALECT,
         "title": "headrace",
         "description": "The configuration of Headrace, a quota-enforcing proxy for Apache Kafka.",
     }
     return head | {name: value for name, value in schema.items() if name not in head}
+
+
+def _has_schema(table: type[Table]) -> bool:
+    try:
+        table.model_json_schema(schema_generator=_Generator)
+    except Exception:  # noqa: BLE001 -- pydantic raises several, and a plugin's own class any
+        return False
+    return True
+
+
+def _name_of(reference: JsonSchemaValue) -> str:
+    """Return the name of a definition: classes of the same name get longer ones."""
+    name: str = reference["$ref"].rpartition("/")[2]
+    return name
 
 
 def json_schema_text(

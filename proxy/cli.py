@@ -201,9 +201,12 @@ def config_schema(path: Path | None) -> None:
     from headrace.config.editing import json_schema_text
     from headrace.config.loading import load
     from headrace.config.problems import ConfigError
+    from headrace.config.schema import Log
     from headrace.proxy.errors import StartupError
+    from headrace.proxy.logs import configure_logs
     from headrace.proxy.server.preflight import options_tables
 
+    configure_logs(Log())  # warnings about plugins do not belong into the schema
     try:
         config = None if path is None else load(path, environment=os.environ, schema=None)
         names, tables = options_tables(config)

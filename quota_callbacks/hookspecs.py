@@ -135,8 +135,8 @@ def configure(context: PluginContext) -> None:
 def options_table() -> type[Table] | None:
     """Return the class of the plugin's options, as `headrace.quota_callbacks.options.read_options` takes it.
 
-    Called for ``headrace config-schema``, which describes the table ``[plugins.options.<name>]`` by it, and then before
-    `configure`. The table may have any options without this hook, or after an exception.
+    Called for ``headrace config-schema`` alone, which describes the table ``[plugins.options.<name>]`` by it;
+    `configure` may not have been called. Without this hook, or after an exception, the table may have any options.
     """
 
 

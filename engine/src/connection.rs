@@ -147,6 +147,29 @@ pub struct Rest {
     pub thread_ns: i64,
 }
 
+impl Rest {
+    /// What is left of a connection whose thread has ended: nothing.
+    #[must_use]
+    pub fn lost() -> Self {
+        Rest {
+            reason: Reason::End,
+            fault: Some(Fault::Internal),
+            request_tail: Vec::new(),
+            reply_tail: Vec::new(),
+            request_left: 0,
+            reply_left: 0,
+            reply_lost: true,
+            in_flight: Vec::new(),
+            begun_reply: None,
+            completed: Collected::default(),
+            asks_arrival: false,
+            producer_ids: Vec::new(),
+            leaves_out: false,
+            thread_ns: 0,
+        }
+    }
+}
+
 /// What follows a turn of a connection.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Turn {

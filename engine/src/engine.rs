@@ -4,6 +4,7 @@
 //! that return are put into a list that all threads share, and wake the control plane.
 
 use std::collections::{HashMap, VecDeque};
+use std::io::Write;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
@@ -42,10 +43,10 @@ const LATER_NS: [i64; 2] = [100_000, 3_200_000];
 /// The event data of the descriptor that wakes a thread.
 const WAKE: u64 = u64::MAX;
 
-/// The longest time that a thread needs for a turn, on a machine that is short of processors. A thread that does not
-/// answer for so long has ended or hangs. The event loop cannot go on without its answer: the sockets of the connection
-/// must not be closed while the thread may use them.
-const LONGEST_TURN: Duration = Duration::from_secs(30);
+/// The longest time in seconds that a thread needs for a turn, on a machine that is short of processors. A thread that
+/// does not answer for so long hangs. The event loop cannot go on without its answer: the sockets of the connection must
+/// not be closed while the thread may use them.
+const LONGEST_TURN_S: usize = 30;
 
 /// Returns the time of a clock in nanoseconds.
 #[must_use]
@@ -86,23 +87,20 @@ impl Answer {
         self.is_there.notify_one();
     }
 
-    /// Waits for the answer. The process ends if there is none after `LONGEST_TURN`.
-    fn wait(&self) -> Option<Rest> {
-        let is_missing = |taken: &mut Taken| matches!(taken, Taken::NotYet);
-        let (mut taken, _) = self
-            .is_there
-            .wait_timeout_while(lock(&self.taken), LONGEST_TURN, is_missing)
-            .unwrap_or_else(PoisonError::into_inner);
-        match std::mem::take(&mut *taken) {
-            Taken::Done(rest) => rest.map(|rest| *rest),
-            Taken::NotYet => {
-                let seconds = LONGEST_TURN.as_secs();
-                eprintln!(
-                    "headrace: a thread of the native data plane has not answered for {seconds} s; the process ends"
-                );
-                std::process::abort()
+    /// Waits for the answer for at most `seconds`, each of which is waited for by itself: the time in which the whole
+    /// process was stopped counts as one of them.
+    fn wait(&self, seconds: usize) -> Taken {
+        let mut taken = lock(&self.taken);
+        for _ in 0..seconds {
+            let is_missing = |taken: &mut Taken| matches!(taken, Taken::NotYet);
+            let waited = self.is_there.wait_timeout_while(taken, Duration::from_secs(1), is_missing);
+            let (found, timeout) = waited.unwrap_or_else(PoisonError::into_inner);
+            taken = found;
+            if !timeout.timed_out() {
+                break;
             }
         }
+        std::mem::take(&mut *taken)
     }
 }
 
@@ -276,12 +274,17 @@ impl Engine {
         }
     }
 
-    /// Begins to take a connection back at once, in the middle of frames; `None` if it has returned.
+    /// Begins to take a connection back at once, in the middle of frames; `None` if it has returned. Nothing is left of
+    /// one whose thread has ended.
     #[must_use]
     pub fn take_back(&mut self, id: u64) -> Option<TakeBack> {
         let thread = self.forget(id)?;
         let answer = Arc::new(Answer::default());
-        self.mailboxes[thread].send(Command::TakeBack(id, Arc::clone(&answer)));
+        if self.threads[thread].is_finished() {
+            answer.put(Some(Rest::lost()));
+        } else {
+            self.mailboxes[thread].send(Command::TakeBack(id, Arc::clone(&answer)));
+        }
         Some(TakeBack { answer, shared: Arc::clone(&self.shared), id })
     }
 
@@ -363,10 +366,19 @@ pub struct TakeBack {
 }
 
 impl TakeBack {
-    /// Waits for the connection, for at most one turn of its thread.
+    /// Waits for the connection, for at most one turn of its thread. The process ends if there is no answer after
+    /// `LONGEST_TURN_S`.
     #[must_use]
     pub fn wait(self) -> Option<Rest> {
-        let mut rest = self.answer.wait().or_else(|| {
+        let taken = match self.answer.wait(LONGEST_TURN_S) {
+            Taken::Done(rest) => rest.map(|rest| *rest),
+            Taken::NotYet => {
+                let text = "headrace: a thread of the native data plane does not answer, so the process ends";
+                let _ = writeln!(std::io::stderr(), "{text}"); // it fails if nobody reads it
+                std::process::abort()
+            }
+        };
+        let mut rest = taken.or_else(|| {
             let mut returned = lock(&self.shared.returned); // it returned by itself in between
             let at = returned.iter().position(|(id, _)| *id == self.id)?;
             Some(returned.swap_remove(at).1)
@@ -645,7 +657,7 @@ mod tests {
     use std::thread::sleep;
     use std::time::Duration;
 
-    use super::{Command, Engine, lock};
+    use super::{Answer, Command, Engine, Taken, lock};
     use crate::completions::Wanted;
     use crate::table::Table;
 
@@ -678,5 +690,20 @@ mod tests {
         assert_eq!(engine.least_loaded(), Some(1));
         engine.stop();
         assert_eq!(engine.least_loaded(), None);
+    }
+
+    #[test]
+    fn an_answer_is_waited_for_until_it_comes_or_the_time_is_over() {
+        let answer = Arc::new(Answer::default());
+        assert!(matches!(answer.wait(1), Taken::NotYet));
+        let thread = std::thread::spawn({
+            let answer = Arc::clone(&answer);
+            move || {
+                sleep(Duration::from_millis(1100));
+                answer.put(None);
+            }
+        });
+        assert!(matches!(answer.wait(60), Taken::Done(None)));
+        thread.join().unwrap();
     }
 }

@@ -330,7 +330,8 @@ impl PyEngine {
             (Socket::new(borrow(client)?, session(client_tls)), Socket::new(borrow(broker)?, session(broker_tls)));
         let connection = Connection::new(sockets.0, sockets.1, terms, in_flight, request_tail.to_vec());
         let progress = Arc::clone(&connection.progress);
-        let id = self.engine.relay(connection).ok_or_else(|| PyRuntimeError::new_err("the engine was stopped"))?;
+        let id =
+            self.engine.relay(connection).ok_or_else(|| PyRuntimeError::new_err("no thread of the engine runs"))?;
         Ok(PyProgress { id, progress })
     }
 

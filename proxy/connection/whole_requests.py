@@ -269,7 +269,7 @@ class WholeRequests:
             exchange.reply = Settle()
             await self._let_others_run(len(body), watch)
             self._check_rows(exchange, body)
-            if len(body) > LONG_STEP_BYTES:
+            if len(body) > LONG_STEP_BYTES and exchange.api_key != ApiKey.METADATA:  # of which only new names are kept
                 state.in_flight.hold(exchange, DECODED_BYTES * len(body))
                 state.in_flight.count_held()
             await self._let_others_run(len(body), watch)

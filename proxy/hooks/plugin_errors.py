@@ -17,7 +17,7 @@ from headrace.quota_callbacks.hookspecs import Metric
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
-    from headrace.quota_callbacks.options import Fault
+    from headrace.quota_callbacks.options import Fault, Table
 
 
 OPTIONS: Final = ("plugins", "options")
@@ -42,8 +42,11 @@ def configuration_problem(name: str, error: BaseException, options: Mapping[str,
 
     A plugin's message may repeat a value: pydantic's own messages do.
     """
-    from headrace.quota_callbacks.value_texts import without_secrets  # here, since pydantic costs memory and time
+    from headrace.quota_callbacks.options import OptionsError  # here, since pydantic costs memory and time
+    from headrace.quota_callbacks.value_texts import without_secrets
 
+    if isinstance(error, OptionsError):
+        error = OptionsError(_in_table_of(name, each) for each in error.faults)
     return f"plugin {name!r}: {without_secrets(description(error), options)}"
 
 
@@ -76,6 +79,15 @@ def _in_table_of(name: str, fault: Fault) -> Fault:
         first = (*actual, *first[len(given) :])
     rule = fault.rule.replace(dotted(given), dotted(actual))
     return replace(fault, path=(*actual, *fault.path[len(given) :]), first=first, rule=rule)
+
+
+def checked_table(found: object) -> type[Table] | None:
+    """Return what a plugin's ``options_table`` has returned. Raises `TypeError` if it is not a class of options."""
+    from headrace.quota_callbacks.options import Table  # here, since pydantic costs memory and time
+
+    if found is None or (isinstance(found, type) and issubclass(found, Table)):
+        return found
+    raise TypeError(f"options_table returned {found!r}; expected a subclass of Table")
 
 
 def collected(call: Callable[[], Iterable[Metric] | None]) -> tuple[Metric, ...]:

@@ -14,20 +14,39 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 
+CALLS: Final = 64
+"""While the limit stays exceeded, `HeldBytes.on_excess` is called again when the count has grown by one of this many
+parts of it."""
+
+
 class HeldBytes:
     """The count, its limit, and what to call above it."""
 
-    __slots__ = ("count", "limit", "on_excess")
+    __slots__ = ("_calls_above", "_limit", "count", "on_excess")
 
     def __init__(self) -> None:
         self.count = 0
-        self.limit = sys.maxsize
+        self._limit = self._calls_above = sys.maxsize
         self.on_excess: Callable[[], None] | None = None
+        """Called when the limit is exceeded, and, while it stays exceeded, when the count has grown by a part of the
+        limit (`CALLS`): it looks at all connections, and messages may come quickly."""
+
+    @property
+    def limit(self) -> int:
+        """The count above which `on_excess` is called."""
+        return self._limit
+
+    @limit.setter
+    def limit(self, limit: int) -> None:
+        self._limit = self._calls_above = limit
 
     def add(self, count: int) -> None:
         """Count ``count`` more bytes, which may be negative."""
         self.count += count
-        if self.count > self.limit and self.on_excess is not None:
+        if self.count <= self._limit:
+            self._calls_above = self._limit
+        elif self.count > self._calls_above and self.on_excess is not None:
+            self._calls_above = self.count + self._limit // CALLS
             self.on_excess()
 
 

@@ -32,20 +32,13 @@ def return_large_objects() -> None:
         ctypes.CDLL(None).mallopt(_M_MMAP_THRESHOLD, LARGE_BYTES)
 
 
-LOOKS: Final = 64
-"""While the count stays above the limit, connections are looked at again when it has grown by one of this many parts of
-the limit."""
-
-
 class MemoryLimit:
     """Chooses the connections to close. Created by the server."""
 
-    __slots__ = ("_connections", "_next_count")
+    __slots__ = ("_connections",)
 
     def __init__(self, connections: set[ConnectionState], max_bytes: int) -> None:
         self._connections = connections
-        self._next_count = 0
-        """The count below which connections are not looked at: it is called for each message above the limit."""
         held.limit, held.on_excess = max_bytes, self._close_some
 
     def relieve(self, short_bytes: int, why: str) -> None:
@@ -59,9 +52,6 @@ class MemoryLimit:
 
     def _close_some(self) -> None:
         """Close the connections that hold most, to free an eighth of the limit."""
-        if held.count < self._next_count:
-            return
-        self._next_count = held.count + held.limit // LOOKS
         ending = sum(each.memory_bytes for each in self._connections if each.ended)
         wanted = held.count - ending - held.limit * 7 // 8
         if wanted <= held.limit // 8:  # enough is being freed already

@@ -9,6 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+import structlog
+
 from headrace.config.quota_names import faults_of_names
 from headrace.config.schema import DataPlane
 from headrace.config.tables.client_quotas import StoreKind
@@ -24,6 +26,7 @@ from headrace.proxy.server.configured import choice_of
 from headrace.proxy.server.listeners import broker_logins, read_security
 from headrace.quota_callbacks.buckets.client_quotas import ClientQuotas
 from headrace.quota_callbacks.buckets.sampled_rate import Window
+from headrace.quota_callbacks.definitions import BUILTIN_SCHEMA
 from headrace.quota_callbacks.entities import ANONYMOUS, CONNECTION_CREATION_RATE, QuotaKey, is_bracketed
 from headrace.quota_callbacks.hookspecs import PluginContext
 from headrace.quota_callbacks.options import Fault
@@ -37,6 +40,8 @@ if TYPE_CHECKING:
     from headrace.proxy.hooks.enforced_quotas import EnforcedQuotas
     from headrace.quota_callbacks.definitions import QuotaSchema
     from headrace.quota_callbacks.options import Table
+
+log = structlog.get_logger("headrace.plugins")
 
 _DETERMINES_USERS: Final = "authentication_started"
 """The hook by which a plugin determines the users of clients that authenticate to the brokers."""
@@ -150,7 +155,9 @@ def options_tables(config: Config | None) -> tuple[QuotaSchema, dict[str, type[T
     """Return the quota keys and entity types that exist with the plugins of a configuration, and the classes of the
     plugins' options by name; without a configuration, those of all installed plugins. Raises `StartupError`. Blocks.
     """
-    hooks = _installed_hooks() if config is None else _dry_hooks(config)
+    if config is None:
+        return BUILTIN_SCHEMA, _installed_hooks().configuration.options_tables()
+    hooks = _dry_hooks(config)
     try:
         return hooks.schema, hooks.configuration.options_tables()
     finally:
@@ -158,9 +165,13 @@ def options_tables(config: Config | None) -> tuple[QuotaSchema, dict[str, type[T
 
 
 def _installed_hooks() -> HookCalls:
-    """Return all installed plugins, which are not configured. Raises `StartupError`."""
+    """Return the installed plugins that can be loaded, which are not configured."""
     manager = new_plugin_manager()
-    load_plugins(manager, Choice())
+    for name in installed_plugins():
+        try:
+            load_plugins(manager, Choice(autoload=False, load=(name,)))
+        except StartupError as error:
+            log.warning("a plugin is not described", plugin=name, reason=str(error))
     return HookCalls(manager)
 
 

@@ -6,10 +6,12 @@ from typing import Any
 
 import pytest
 from jsonschema import Draft202012Validator
+from pydantic import ConfigDict
 
 from headrace.config import json_schema, json_schema_text, loads
 from headrace.config.keys import keys
 from headrace.config.schema import Config
+from headrace.quota_callbacks.options import Table
 from tests.config.cases import BAD, GOOD, Bad, Good
 from tests.config.documents import MINIMAL, with_key
 from tests.config.quota_cases import BAD_QUOTAS, GOOD_ENTITIES, GOOD_LIMITS, BadQuota
@@ -109,3 +111,22 @@ def test_defaults_are_written_as_in_a_file() -> None:
     assert node(("limits", "max_frame_bytes"))["default"] == "100MiB"
     assert node(("listen", "node_ids"))["default"] == "0-31"
     assert node(("quota", "window", "size", "seconds"))["default"] == 1
+
+
+def test_the_classes_of_options_may_have_any_name_and_type() -> None:
+    class Config(Table):  # as the class of the whole configuration
+        x: int = 0
+
+    class Odd(Table):
+        model_config = ConfigDict(arbitrary_types_allowed=True)
+        x: object = object()
+
+    schema = json_schema(options={"named": Config, "odd": Odd})
+    validator = Draft202012Validator(schema)
+
+    def is_valid(options: str) -> bool:
+        return validator.is_valid(tomllib.loads(f"{MINIMAL}[plugins.options.{options}\n"))
+
+    assert is_valid("named]\nx = 1")
+    assert not is_valid("named]\ny = 1")
+    assert is_valid("odd]\ny = 1")

@@ -17,8 +17,7 @@ import trio
 from headrace.proxy.connection.state.client_sasl import ClientSasl
 from headrace.proxy.connection.state.in_flight import HANDSHAKES_IN_FLIGHT, Exchange, InFlight, description_of
 from headrace.proxy.connection.state.muting import Mute
-from headrace.quota_callbacks.client_addresses import counted_address
-from headrace.quota_callbacks.entities import ANONYMOUS
+from headrace.quota_callbacks.client_addresses import counted_address, owner_of
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Hashable
@@ -506,8 +505,7 @@ class ConnectionState:
     def counts_for(self) -> str:
         """The owner for which its memory and its long steps count: its user, or without one the address of the
         client."""
-        user = self.info.user
-        return counted_address(self.info.peer.host) if user == ANONYMOUS else f"User:{user}"
+        return owner_of(self.info.user, self.info.peer.host)
 
     @property
     def memory_bytes(self) -> int:

@@ -11,7 +11,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from headrace.proxy.errors import PluginConfigurationError
-from headrace.proxy.hooks.plugin_errors import configuration_faults, configuration_problem
+from headrace.proxy.hooks.plugin_errors import checked_table, configuration_faults, configuration_problem
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping
@@ -64,7 +64,7 @@ class ConfigurationCalls:
         found: dict[str, type[Table]] = {}
         for name, call in self._found.calls("options_table", ()):
             try:
-                table = call()
+                table = checked_table(call())
             except BaseException as error:  # noqa: ASYNC103, BLE001 -- code of a plugin
                 self._failed("options_table", name, error)
                 continue  # noqa: ASYNC104

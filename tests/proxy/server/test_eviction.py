@@ -119,3 +119,24 @@ def test_connections_are_not_looked_at_for_each_message_above_the_limit(monkeypa
     assert looks == before
     held.add(LIMIT // 32)
     assert looks > before
+
+
+def test_each_time_that_the_limit_is_exceeded_connections_are_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    connection = StubConnection("192.0.2.1", 0)
+    closed_at_the_limit(monkeypatch, connection)
+    for _ in range(100):
+        held.add(-held.count)
+        connection.ended, connection.memory_bytes = False, LIMIT
+        held.add(LIMIT)
+        assert not connection.ended
+        held.add(EIGHTH + 1)
+        assert connection.ended
+
+
+def test_a_lower_limit_applies_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    connection = StubConnection("192.0.2.1", 0)
+    closed_at_the_limit(monkeypatch, connection)
+    connection.ended, connection.memory_bytes = False, LIMIT
+    held.limit = LIMIT // 2
+    held.add(1)
+    assert connection.ended

@@ -31,8 +31,8 @@ class Plugin:
 
 def test_a_plugin_without_a_table_or_with_an_error_has_none() -> None:
     manager = new_plugin_manager()
-    for name, table in (("one", Options), ("two", None), ("three", RuntimeError("no table"))):
+    for name, table in (("one", Options), ("two", None), ("three", RuntimeError("no table")), ("four", dict)):
         manager.register(Plugin(table), name)
     hooks = HookCalls(manager)
     assert hooks.configuration.options_tables() == {"one": Options}
-    assert hooks.errors == 1
+    assert hooks.errors == 2
