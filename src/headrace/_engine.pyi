@@ -13,8 +13,10 @@ from typing import Literal, TypeAlias, final
 
 __all__ = ["Engine", "Progress", "Rest", "SeenIds", "TlsConfig", "TlsSession", "TlsSessions", "__version__"]
 
-_Authority: TypeAlias = tuple[bytes, int, int]
-"""A trusted certificate in DER form, and the first and the last second (since 1970) at which it is valid."""
+_Authority: TypeAlias = tuple[bytes, int, int, int | None, tuple[bool, bool]]
+"""A trusted certificate in DER form; the first and the last second (since 1970) at which it is valid; how many
+authorities may be between it and the certificate of a peer, ``None`` if it is no authority; and whether it may be that
+of a server, and that of a client."""
 
 _Identity: TypeAlias = tuple[list[bytes], bytes]
 """A certificate with its chain, and its private key (PKCS#8), in DER form."""

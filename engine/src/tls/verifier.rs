@@ -1,7 +1,8 @@
 //! Whether the certificate of a peer is accepted.
 //!
-//! As with Java, and with OpenSSL's `X509_V_FLAG_PARTIAL_CHAIN`, each certificate of the trust store is an anchor,
-//! whatever has issued it, and the certificate of the peer may be one of them. An anchor must be valid at the time.
+//! As with Java, and with OpenSSL's `X509_V_FLAG_PARTIAL_CHAIN`, each certificate of the trust store is trusted, whatever
+//! has issued it: the certificate of the peer may be one of them, or may be issued by one that is an authority. It must
+//! be valid at the time. webpki takes an anchor for an authority without limits, so those are checked here.
 
 use std::sync::Arc;
 
@@ -12,8 +13,10 @@ use rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
 use rustls::{CertificateError, DigitallySignedStruct, DistinguishedName, Error, OtherError, SignatureScheme};
 use webpki::{EndEntityCert, InvalidNameContext, KeyUsage, anchor_from_trusted_cert};
 
-/// A certificate of a trust store as DER, and the first and the last second at which it is valid.
-pub type AuthorityRow = (Vec<u8>, i64, i64);
+/// A certificate of a trust store as DER; the first and the last second at which it is valid; how many authorities may be
+/// between it and the certificate of a peer, `None` if it is no authority; and whether it may be that of a server, and
+/// that of a client.
+pub type AuthorityRow = (Vec<u8>, i64, i64, Option<usize>, (bool, bool));
 
 /// A certificate of a trust store.
 #[derive(Debug)]
@@ -21,6 +24,9 @@ struct Authority {
     der: CertificateDer<'static>,
     /// The first and the last second at which it is valid.
     valid: (i64, i64),
+    most_below: Option<usize>,
+    is_for_servers: bool,
+    is_for_clients: bool,
 }
 
 impl Authority {
@@ -38,6 +44,8 @@ impl Authority {
 pub struct Verifier {
     authorities: Vec<Authority>,
     anchors: Vec<TrustAnchor<'static>>,
+    /// The index in `authorities` of each of `anchors`.
+    places: Vec<usize>,
     algorithms: WebPkiSupportedAlgorithms,
     is_required: bool,
     verifies_names: bool,
@@ -51,14 +59,24 @@ impl Verifier {
         is_required: bool,
         verifies_names: bool,
     ) -> Result<Self, String> {
-        let mut verifier =
-            Verifier { authorities: Vec::new(), anchors: Vec::new(), algorithms, is_required, verifies_names };
-        for (der, from, until) in authorities {
+        let mut verifier = Verifier {
+            authorities: Vec::new(),
+            anchors: Vec::new(),
+            places: Vec::new(),
+            algorithms,
+            is_required,
+            verifies_names,
+        };
+        for (der, from, until, most_below, (is_for_servers, is_for_clients)) in authorities {
             let der = CertificateDer::from(der);
-            let anchor = anchor_from_trusted_cert(&der)
-                .map_err(|error| format!("rustls cannot read a certificate of the trust store: {error}"))?;
-            verifier.anchors.push(anchor.to_owned());
-            verifier.authorities.push(Authority { der, valid: (from, until) });
+            if most_below.is_some() {
+                let anchor = anchor_from_trusted_cert(&der)
+                    .map_err(|error| format!("rustls cannot read a certificate of the trust store: {error}"))?;
+                verifier.anchors.push(anchor.to_owned());
+                verifier.places.push(verifier.authorities.len());
+            }
+            let valid = (from, until);
+            verifier.authorities.push(Authority { der, valid, most_below, is_for_servers, is_for_clients });
         }
         Ok(verifier)
     }
@@ -69,18 +87,26 @@ impl Verifier {
         intermediates: &[CertificateDer<'_>],
         name: Option<&ServerName<'_>>,
         now: UnixTime,
-        usage: KeyUsage,
+        is_server: bool,
     ) -> Result<(), Error> {
         let certificate = EndEntityCert::try_from(end_entity).map_err(|error| of_webpki(&error))?;
         if let Some(authority) = self.authorities.iter().find(|each| each.der == *end_entity) {
             authority.check(now)?;
+            if !(if is_server { authority.is_for_servers } else { authority.is_for_clients }) {
+                return Err(CertificateError::InvalidPurpose.into());
+            }
         } else {
+            let usage = if is_server { KeyUsage::server_auth() } else { KeyUsage::client_auth() };
             let expired = std::cell::Cell::new(None);
             let check = |path: &webpki::VerifiedPath<'_>| {
                 let at = self.anchors.iter().position(|each| std::ptr::eq(each, path.anchor()));
-                let Some(authority) = at.and_then(|at| self.authorities.get(at)) else {
+                let place = at.and_then(|at| self.places.get(at));
+                let Some(authority) = place.and_then(|place| self.authorities.get(*place)) else {
                     return Err(webpki::Error::UnknownIssuer);
                 };
+                if authority.most_below.is_none_or(|most| path.intermediate_certificates().count() > most) {
+                    return Err(webpki::Error::PathLenConstraintViolated);
+                }
                 authority.check(now).map_err(|problem| {
                     expired.set(Some(problem));
                     webpki::Error::UnknownIssuer
@@ -151,7 +177,7 @@ impl ServerCertVerifier for Verifier {
         now: UnixTime,
     ) -> Result<ServerCertVerified, Error> {
         let name = self.verifies_names.then_some(server_name);
-        self.verify(end_entity, intermediates, name, now, KeyUsage::server_auth())?;
+        self.verify(end_entity, intermediates, name, now, true)?;
         Ok(ServerCertVerified::assertion())
     }
 
@@ -173,7 +199,7 @@ impl ClientCertVerifier for Verifier {
         intermediates: &[CertificateDer<'_>],
         now: UnixTime,
     ) -> Result<ClientCertVerified, Error> {
-        self.verify(end_entity, intermediates, None, now, KeyUsage::client_auth())?;
+        self.verify(end_entity, intermediates, None, now, false)?;
         Ok(ClientCertVerified::assertion())
     }
 

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import os
 import ssl
+import sys
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from cryptography import x509
 from cryptography.hazmat.primitives.serialization import (
@@ -18,6 +19,7 @@ from cryptography.hazmat.primitives.serialization import (
     PrivateFormat,
     load_pem_private_key,
 )
+from cryptography.x509.oid import ExtendedKeyUsageOID
 
 from headrace.config.tables.tls import ClientCertificates, TlsVersion
 
@@ -29,6 +31,8 @@ if TYPE_CHECKING:
     from headrace.proxy.network.tls.files import Identity
 
 _EXTENSION: Final = "headrace._engine"
+
+ExtensionT = TypeVar("ExtensionT", bound=x509.ExtensionType)
 
 _SUITES: Final = {
     "ECDHE-ECDSA-AES256-GCM-SHA384": "TLS_ECDHE_ECDSA_WITH_AES_256_GCM_SHA384",
@@ -112,12 +116,47 @@ def _identity(identity: Identity) -> tuple[list[bytes], bytes]:
     return chain, key.private_bytes(Encoding.DER, PrivateFormat.PKCS8, NoEncryption())
 
 
-def _row(certificate: x509.Certificate) -> tuple[bytes, int, int]:
+def _row(certificate: x509.Certificate) -> tuple[bytes, int, int, int | None, tuple[bool, bool]]:
+    """Return a certificate of a trust store as the engine takes it."""
+    usages = _extension(certificate, x509.ExtendedKeyUsage)
+    is_for_servers, is_for_clients = (
+        usages is None or each in usages for each in (ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH)
+    )
     return (
         certificate.public_bytes(Encoding.DER),
         int(certificate.not_valid_before_utc.timestamp()),
         int(certificate.not_valid_after_utc.timestamp()),
+        _most_below(certificate),
+        (is_for_servers, is_for_clients),
     )
+
+
+def _most_below(certificate: x509.Certificate) -> int | None:
+    """Return how many authorities may be between this one and the certificate of a peer; ``None`` if it is no
+    authority, by the rules of OpenSSL's ``X509_check_ca``."""
+    constraints = _extension(certificate, x509.BasicConstraints)
+    usage = _extension(certificate, x509.KeyUsage)
+    if usage is not None and not usage.key_cert_sign:
+        return None
+    if constraints is not None:
+        is_authority = constraints.ca
+    else:
+        is_self_issued = certificate.issuer == certificate.subject
+        is_authority = usage is not None or (certificate.version is x509.Version.v1 and is_self_issued)
+    if not is_authority:
+        return None
+    limit = None if constraints is None else constraints.path_length
+    return sys.maxsize if limit is None else limit
+
+
+def _extension(certificate: x509.Certificate, kind: type[ExtensionT]) -> ExtensionT | None:
+    """Return an extension of a certificate. Raises `NotExpressible` if the extensions cannot be read."""
+    try:
+        return certificate.extensions.get_extension_for_class(kind).value
+    except x509.ExtensionNotFound:
+        return None
+    except ValueError as error:
+        raise NotExpressible(f"a certificate of the trust store has extensions that cannot be read: {error}") from None
 
 
 def _system_authorities() -> Iterable[x509.Certificate]:
