@@ -100,6 +100,13 @@ async def _answer_token(
         _reply_to_token(state, exchange, ErrorCode.ILLEGAL_SASL_STATE, message)
         return
     exchange.authenticating = True
+    if sasl.changes_mechanism:  # as `SaslServerAuthenticator.saslMechanismUnchanged`
+        message = (
+            f"SASL mechanism '{sasl.mechanism}' requested by client is not supported for re-authentication of"
+            f" mechanism '{sasl.proved_by}'"
+        )
+        _refuse(state, sasl, exchange, state.info.user, message, message)
+        return
     refusal: tuple[str | None, str, str | None]
     try:
         step = await _respond(state, sasl.plugin, sasl.exchange, token, watch)

@@ -36,6 +36,7 @@ class ClientSasl:
         "mechanism",
         "mechanisms",
         "plugin",
+        "proved_by",
         "session_end_s",
     )
 
@@ -47,6 +48,8 @@ class ClientSasl:
         """The longest session; ``None`` for no limit."""
         self.mechanism = ""
         """The mechanism of the last SaslHandshake."""
+        self.proved_by = ""
+        """The mechanism by which the client has proved who it is."""
         self.plugin = ""
         self.exchange: ServerExchange | None = None
         """The exchange under way."""
@@ -67,6 +70,11 @@ class ClientSasl:
         return bool(self.mechanisms) and (not self.complete or now_s - self.began_s >= REPEATED_AFTER_S)
 
     @property
+    def changes_mechanism(self) -> bool:
+        """Whether the client authenticates again by another mechanism, which a broker refuses (KIP-368)."""
+        return self.complete and self.mechanism != self.proved_by
+
+    @property
     def expects_token(self) -> bool:
         """Whether the next frame of the client is a token without a header."""
         return self.headerless and self.exchange is not None
@@ -83,7 +91,7 @@ class ClientSasl:
 
         ``lifetime_s`` is that of the client's credentials.
         """
-        self.exchange, self.complete = None, True
+        self.exchange, self.complete, self.proved_by = None, True, self.mechanism
         lifetimes = [each for each in (self.max_lifetime_s, lifetime_s) if each is not None]
         if not lifetimes:
             self.session_end_s = math.inf

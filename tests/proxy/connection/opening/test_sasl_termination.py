@@ -13,6 +13,7 @@ import trio
 from structlog.testing import capture_logs
 
 from headrace.proxy.connection.opening.sasl_termination import REFUSAL_DELAY_S
+from headrace.proxy.connection.state.authentication import REPEATED_AFTER_S
 from headrace.proxy.connection.state.client_sasl import MAX_LIFETIME_S
 from headrace.proxy.connection.state.shared_state import Limits
 from headrace.quota_callbacks.entities import ANONYMOUS
@@ -174,3 +175,17 @@ async def test_plugins_learn_of_a_login_that_ended_the_connection(autojump_clock
         await book.client.receives_the_end()
         [completed] = completions.completed
         assert completed.error == "client: a SaslAuthenticate without a SaslHandshake before it"
+
+
+async def test_a_second_login_is_by_the_same_mechanism(autojump_clock: MockClock) -> None:
+    """Otherwise one whose credentials end could go on by others that do not."""
+    async with open_book(plugins=PLUGINS, sasl=TERMINATING) as book:
+        assert (await authenticate(book, "alice"))["error_code"] == 0
+        await trio.sleep(REPEATED_AFTER_S)
+        await book.client.sends(request(HANDSHAKE, 1, 3, mechanism=TWO_TOKENS))
+        assert read_reply(HANDSHAKE, 1, await book.client.receives())["error_code"] == 0
+        await book.client.sends(request(AUTHENTICATE, 2, 4, auth_bytes=b"first"))
+        answer = read_reply(AUTHENTICATE, 2, await book.client.receives())
+        assert answer["error_code"] == SASL_AUTHENTICATION_FAILED
+        assert f"'{TWO_TOKENS}' requested by client is not supported for re-auth" in str(answer["error_message"])
+        await book.client.receives_the_end()
