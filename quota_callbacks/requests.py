@@ -208,7 +208,8 @@ class Request:
         """The field ``acks`` of Produce; ``None`` for other APIs. With 0 there is no reply."""
         self.body: Mapping[str, Any] | None = None
         """The decoded body with field names in snake_case, if a callback asked for `Detail.BODY`; ``None`` otherwise,
-        and for versions that the proxy does not know."""
+        for versions that the proxy does not know, and for SaslHandshake and SaslAuthenticate, whose tokens are
+        secrets."""
         self.alone = False
         """Whether the connection's next request waits for the reply to this one, as at a broker, since the reply is
         charged and may mute the client. *Callbacks may write.*"""

@@ -365,8 +365,8 @@ class WholeRequests:
     def _enforce(self, exchange: Exchange, body: memoryview, now_s: float) -> Refuse | None:
         if exchange.api_key in AUTHENTICATION_APIS and self._state.sasl is None:
             return enforce_on_login(self._state, exchange, body, now_s)
-        api = APIS[exchange.api_key]
-        if exchange.api_key in self._shared.hooks.bodies and api.knows(exchange.api_version):
+        api, is_login = APIS[exchange.api_key], exchange.api_key in AUTHENTICATION_APIS  # whose tokens are secrets
+        if exchange.api_key in self._shared.hooks.bodies and api.knows(exchange.api_version) and not is_login:
             exchange.body = decode(f"{api.name}Request", exchange.api_version, body)
         return enforce_on_request(self._state, exchange, now_s)
 

@@ -13,7 +13,7 @@ import structlog
 
 from headrace.config.quota_names import faults_of_names
 from headrace.config.schema import DataPlane
-from headrace.config.tables.client_quotas import StoreKind
+from headrace.config.tables.client_quotas import AlterRule, StoreKind
 from headrace.config.tables.sasl import SaslMode
 from headrace.config.tables.tls import ClientCertificates
 from headrace.config.values import count_threads, shown_threads
@@ -232,6 +232,7 @@ def warnings_of(config: Config) -> Iterator[str]:
         yield from _warnings_of_logins(tables)
     if all(_learns_users_by_observing(each.listen) for each in config.all_listeners()):
         yield from _warnings_of_users(config)
+    yield from _warnings_of_alterations(config)
 
 
 def _warnings_of_exempt_names(config: Config) -> Iterator[str]:
@@ -288,6 +289,12 @@ def _warnings_of_logins(tables: ListenerTables) -> Iterator[str]:
             f"{tables.upstream_setting}.owner_lookup has no effect for the clients of {setting}, since they do not"
             " authenticate to the brokers and so have no delegation tokens"
         )
+    if tables.upstream.tls.certificate_file is not None and not _proves_users(listen):
+        yield (
+            f"{tables.upstream_setting}.tls.certificate_file: if brokers take the proxy's certificate for a login,"
+            f" clients that do not authenticate act as its user; set {setting}.sasl.mode to terminate, or"
+            f" {setting}.tls.client_certificates to required"
+        )
     if sasl.mechanism is None or listen.sasl.mode is not SaslMode.OBSERVE:
         return
     if sasl.identities and shown is ClientCertificates.NONE:
@@ -299,6 +306,24 @@ def _warnings_of_logins(tables: ListenerTables) -> Iterator[str]:
         yield (
             f"{tables.upstream_setting}.sasl: clients that do not authenticate act at the brokers as its user; set"
             f" {setting}.sasl.mode to terminate, or {setting}.tls.client_certificates to required"
+        )
+
+
+def _proves_users(listen: Listen) -> bool:
+    """Return whether each client of a listener has to prove to the proxy who it is."""
+    return listen.sasl.mode is SaslMode.TERMINATE or listen.tls.client_certificates is ClientCertificates.REQUIRED
+
+
+def _warnings_of_alterations(config: Config) -> Iterator[str]:
+    """Yield a warning if clients without a user may change the quotas of users whose identity is proved."""
+    tables = config.all_listeners()
+    proving = [each.setting for each in tables if _proves_users(each.listen)]
+    others = [each.setting for each in tables if not _proves_users(each.listen)]
+    stored = config.client_quotas.file is not None or config.client_quotas.store is StoreKind.TOPIC
+    if stored and proving and others and config.client_quotas.alter is AlterRule.ANONYMOUS:
+        yield (
+            f"client_quotas.alter = anonymous: clients of {others[0]} that do not authenticate may change the quotas of"
+            f" the users of {proving[0]}; set client_quotas.alter to administrators"
         )
 
 

@@ -396,3 +396,41 @@ def test_enforcement_without_a_proxy_reports_what_to_check() -> None:
     assert result.returncode == 1
     assert f"cannot reach an admin server at {UNREACHABLE}: connection refused; is the proxy running" in result.stderr
     assert "admin.listen" in result.stderr
+
+
+OF_CERTIFICATES = """
+[listen.tls]
+certificate_file = "proxy.pem"
+client_ca_file = "clients.pem"
+client_certificates = "required"
+[listeners.inside]
+address = "127.0.0.1:9392"
+[client_quotas]
+file = "quotas.sqlite"
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "is_warned"),
+    [
+        (OF_CERTIFICATES, True),
+        (OF_CERTIFICATES + 'alter = "administrators"\n', False),
+        (OF_CERTIFICATES.replace('[listeners.inside]\naddress = "127.0.0.1:9392"\n', ""), False),
+        (OF_CERTIFICATES.replace('file = "quotas.sqlite"\n', ""), False),
+    ],
+)
+def test_anonymous_changes_of_the_quotas_of_proved_users_are_warned_of(text: str, is_warned: bool) -> None:
+    found = [each for each in warnings_of(loads(COMPLETE + text)) if each.startswith("client_quotas.alter")]
+    text = (
+        "client_quotas.alter = anonymous: clients of listeners.inside that do not authenticate may change the quotas of"
+        " the users of listen; set client_quotas.alter to administrators"
+    )
+    assert found == ([text] if is_warned else [])
+
+
+@pytest.mark.parametrize("shown", ["none", "required"])
+def test_the_certificate_of_the_proxy_for_clients_without_a_login_is_warned_of(shown: str) -> None:
+    listen = f'[listen.tls]\ncertificate_file = "p.pem"\nclient_ca_file = "c.pem"\nclient_certificates = "{shown}"\n'
+    upstream = '[upstream.tls]\nenabled = true\ncertificate_file = "u.pem"\n'
+    found = [each for each in warnings_of(loads(COMPLETE + upstream + listen)) if "act as its user" in each]
+    assert len(found) == (shown == "none")

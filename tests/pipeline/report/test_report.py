@@ -351,6 +351,18 @@ def test_the_command_writes_what_is_in_the_lake(folder: Path, done: Result, read
     assert [path.name for path in folder.iterdir() if path.suffix == ".draft"] == []
 
 
+@pytest.mark.exhaustive
+def test_a_lake_with_bills_alone_has_a_report(spark: SparkSession, tmp_path: Path) -> None:
+    lake = Lake(spark, str(tmp_path / "lake"))
+    with lake.release() as tables:
+        tables.replace("chargeback", tables_of(spark)["chargeback"].coalesce(1), "period", "date")
+    result = run(lake.root, "--output", str(tmp_path / "report.html"))
+    assert (result.exit_code, result.stdout) == (0, "")
+    read = Read((tmp_path / "report.html").read_text(encoding="utf-8"))
+    assert read.row("bills", "search") == ["1", "2.00"]
+    assert "headrace pipeline what-if creates it" in read.text("what-if")
+
+
 def test_errors_name_their_cause(spark: SparkSession, tmp_path: Path) -> None:
     missing = run(tmp_path / "nowhere", "--output", str(tmp_path / "report.html"))
     assert (missing.exit_code, missing.stderr) == (

@@ -106,3 +106,23 @@ async def test_many_renewers_of_tokens_are_skipped_in_short_steps(
             await book.broker.sends(sent)
             assert await book.client.receives() == sent
     assert calls.most < calls.total / 5
+
+
+@pytest.mark.parametrize("count", [100, 1500, 5000])
+async def test_many_partitions_of_a_fetch_are_read_in_short_steps(count: int, autojump_clock: MockClock) -> None:
+    """Three groups of fields of each are read; the hints of new leaders follow them."""
+    responses = [{"partitions": [{"partition_index": index} for index in range(count)]}]
+    sent = reply(ApiKey.FETCH, 17, 1, responses=responses, node_endpoints=HINTS)
+    async with open_book() as book:
+        await book.client.sends(request(ApiKey.FETCH, 17, 1, max_bytes=10**6))
+        await book.upstream.wait_for_dial(1)
+        await book.broker.receives()
+        with counted_calls() as calls:
+            await book.broker.sends(sent)
+            answer = await book.client.receives()
+    assert len(answer) == len(sent)
+    found = read_reply(ApiKey.FETCH, 17, answer)
+    assert found["node_endpoints"] == []
+    assert [row["partition_index"] for row in found["responses"][0]["partitions"]] == list(range(count))
+    assert calls.most < 10_000
+    assert count < 5000 or calls.most < calls.total / 5
