@@ -463,7 +463,7 @@ def test_requests_are_counted_by_api() -> None:
         counts = {api_key: count for api_key, count in enumerate(engine.requests()) if count}
     assert counts == {ApiKey.HEARTBEAT: 3, ApiKey.PRODUCE: 1}
     engine.stop()
-    with pytest.raises(RuntimeError, match="stopped"):
+    with pytest.raises(RuntimeError, match="no thread of the engine runs"):
         Wire(engine)
 
 
