@@ -27,7 +27,7 @@ fn sessions(suite: &str, host: &str) -> (Session, Session) {
     let suites = [suite.to_owned()];
     let allowed = Allowed { suites: &suites, tls12: true };
     let identity = (vec![CERTIFICATE.to_vec()], KEY.to_vec());
-    let trusted = vec![(CERTIFICATE.to_vec(), 0, i64::MAX)];
+    let trusted = vec![(CERTIFICATE.to_vec(), 0, i64::MAX, None, (true, true))];
     let of_server = server(identity, &allowed, None, Box::new(|name| name != "refused")).unwrap();
     let of_client = client(None, &allowed, trusted, host == "localhost").unwrap();
     let (of_client, name) = for_broker(&of_client, host.to_owned(), &new_sessions()).unwrap();
