@@ -24,6 +24,6 @@ def counted_address(host: str) -> str:
     return socket.inet_ntop(socket.AF_INET6, prefix.ljust(16, b"\0")) + "/64"
 
 
-def owner_of(user: str, host: str) -> str:
-    """Return for whom the memory and the turns of a connection count: its user, or without one its client's address."""
+def counted_owner(user: str, host: str) -> str:
+    """Return the owner of a connection, for its memory and its long steps: the user, or without one the address."""
     return counted_address(host) if user == ANONYMOUS else f"User:{user}"

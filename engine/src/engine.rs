@@ -374,7 +374,7 @@ impl TakeBack {
             Taken::Done(rest) => rest.map(|rest| *rest),
             Taken::NotYet => {
                 let text = "headrace: a thread of the native data plane does not answer, so the process ends";
-                let _ = writeln!(std::io::stderr(), "{text}"); // it fails if nobody reads it
+                let _ = writeln!(std::io::stderr(), "{text}"); // it fails if standard error is closed
                 std::process::abort()
             }
         };

@@ -42,7 +42,7 @@ class Metrics:
 
     @hookimpl
     def options_table(self) -> type[Table]:
-        """Return the class of the table of the options."""
+        """Return the class of the options."""
         return MetricsTable
 
     @hookimpl

@@ -32,7 +32,7 @@ class SaslIdentity:
 
     @hookimpl
     def options_table(self) -> type[Table]:
-        """Return the class of the table of the options."""
+        """Return the class of the options."""
         return IdentityOptions
 
     @hookimpl

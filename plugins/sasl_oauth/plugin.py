@@ -50,7 +50,7 @@ class SaslOAuth:
 
     @hookimpl
     def options_table(self) -> type[Table]:
-        """Return the class of the table of the options."""
+        """Return the class of the options."""
         return OAuthOptions
 
     @hookimpl

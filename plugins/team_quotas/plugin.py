@@ -47,7 +47,7 @@ class TeamQuotas:
 
     @hookimpl
     def options_table(self) -> type[Table]:
-        """Return the class of the table of the options."""
+        """Return the class of the options."""
         return TeamOptions
 
     @hookimpl

@@ -74,7 +74,7 @@ class TopicQuotas:
 
     @hookimpl
     def options_table(self) -> type[Table]:
-        """Return the class of the table of the options."""
+        """Return the class of the options."""
         return TopicOptions
 
     @hookimpl

@@ -49,7 +49,7 @@ class Tracing:
 
     @hookimpl
     def options_table(self) -> type[Table]:
-        """Return the class of the table of the options."""
+        """Return the class of the options."""
         return TracingTable
 
     @hookimpl

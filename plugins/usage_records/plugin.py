@@ -54,7 +54,7 @@ class UsageRecords:
 
     @hookimpl
     def options_table(self) -> type[Table]:
-        """Return the class of the table of the options."""
+        """Return the class of the options."""
         return UsageOptions
 
     @hookimpl

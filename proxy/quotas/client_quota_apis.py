@@ -28,7 +28,7 @@ from headrace.proxy.wire.client_quotas import (
     read_filter,
 )
 from headrace.quota_callbacks.api_keys import ApiKey
-from headrace.quota_callbacks.client_addresses import owner_of
+from headrace.quota_callbacks.client_addresses import counted_owner
 from headrace.quota_callbacks.error_codes import ErrorCode
 from headrace.quota_callbacks.identities import QuotaOperation
 
@@ -121,7 +121,7 @@ class ClientQuotaApis:
 
         Waits for the store, for at most ``client_quotas.timeout``. If cancelled, an alteration may or may not be made.
         """
-        owner = owner_of(connection.user, connection.peer.host)
+        owner = counted_owner(connection.user, connection.peer.host)
         if api_key == ApiKey.ALTER_CLIENT_QUOTAS:
             in_turn = partial(self._altering.run, owner, paused=paused)
             request = await in_turn(alterations_in_steps(version, body, MAX_ALTER_ROWS))

@@ -108,7 +108,7 @@ class RequestPercentage(BucketCallback):
 
     @hookimpl
     def options_table(self) -> type[Table]:
-        """Return the class of the table of the options."""
+        """Return the class of the options."""
         from headrace.quota_callbacks.builtin.cost_files import CostOptions
 
         return CostOptions

@@ -24,7 +24,7 @@ NEEDS_ENGINE: Final = pytest.mark.skipif(not is_installed(), reason=f"{EXTENSION
 PLANES: Final = (pytest.param(NATIVE, marks=NEEDS_ENGINE), "python")
 """Values of ``data_plane``, as parameters of tests and fixtures."""
 FIRST_NATIVE: Final = (PLANES[0], pytest.param("python", marks=pytest.mark.exhaustive))
-"""The same for attacks that other quick tests make on the Python relays."""
+"""As `PLANES`, for attacks on which the Python relays have other quick tests."""
 REQUESTS: Final = 5
 """Requests after which a connection is relayed natively, if nothing speaks against it."""
 

@@ -17,7 +17,7 @@ import trio
 from headrace.proxy.connection.state.client_sasl import ClientSasl
 from headrace.proxy.connection.state.in_flight import HANDSHAKES_IN_FLIGHT, Exchange, InFlight, description_of
 from headrace.proxy.connection.state.muting import Mute
-from headrace.quota_callbacks.client_addresses import counted_address, owner_of
+from headrace.quota_callbacks.client_addresses import counted_address, counted_owner
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Hashable
@@ -505,7 +505,7 @@ class ConnectionState:
     def counts_for(self) -> str:
         """The owner for which its memory and its long steps count: its user, or without one the address of the
         client."""
-        return owner_of(self.info.user, self.info.peer.host)
+        return counted_owner(self.info.user, self.info.peer.host)
 
     @property
     def memory_bytes(self) -> int:

@@ -71,7 +71,7 @@ LEAD_S: Final = 40.0
 """Time in which the idle connections are opened, before the busy attacks begin."""
 LEAST_SHARE: Final = 0.8
 MOST_GROWN_BYTES: Final = 128 * MIB
-"""Of it 6,700 connections take 72 MiB, and the unfinished handshakes 19 MiB."""
+"""6,700 connections take 72 MiB of it, and the unfinished handshakes 19 MiB."""
 SAMPLE_S: Final = 0.5
 
 

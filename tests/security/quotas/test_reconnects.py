@@ -53,7 +53,7 @@ ATTACK_S: Final = 1.0
 SOON_S: Final = 15.0
 """Half of the shortest throttle that a login is compared with; a login takes some milliseconds."""
 THREADS: Final = 4
-"""Of an attack."""
+"""The threads in which an attack sends its requests."""
 OVER: Final = 1.6
 """What may be served at once, of what the limit allows in ten seconds: each thread can be in the
 middle of a request when a throttle begins."""
