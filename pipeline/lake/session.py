@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from headrace.pipeline.errors import InputError, NoJavaError, PipelineError
+from headrace.pipeline.lake import python_daemon
 from headrace.pipeline.lake.jars import DELTA_LAKE, KAFKA_CONNECTOR, S3_CLIENT, jars_of
 
 if TYPE_CHECKING:
@@ -183,7 +184,9 @@ def _settings_of_new_jvm(options: SparkOptions, needed: Sequence[str], *, is_lit
         settings["spark.sql.shuffle.partitions"] = str(LOCAL_SHUFFLE_PARTITIONS)
         settings["spark.databricks.delta.snapshotPartitions"] = str(LOCAL_LOG_PARTITIONS)
         settings["spark.sql.sources.parallelPartitionDiscovery.parallelism"] = str(LOCAL_LISTING_TASKS)
-        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # Spark would use the first Python on the PATH
+        # Spark would use the first Python on the PATH. Another than this one may have another pyspark.
+        if os.environ.setdefault("PYSPARK_PYTHON", sys.executable) == sys.executable:
+            settings["spark.python.daemon.module"] = python_daemon.__name__
         settings["spark.driver.host"] = settings["spark.driver.bindAddress"] = "127.0.0.1"
         settings |= LITTLE_DATA if is_little else {}
     packages = options.packages or ""

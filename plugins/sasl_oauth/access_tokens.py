@@ -70,11 +70,15 @@ class Credentials:
     secret: SecretSource
     scope: str | None = None
     ca_file: str | None = None
+    secret_in_body: bool = False
+    """Whether client id and secret are parameters of the request, and not its header (RFC 6749, section 2.3.1)."""
     header_urlencode: bool = False
     """Whether client id and secret are form-encoded in the header (RFC 6749, section 2.3.1). As in Kafka
     (``sasl.oauthbearer.header.urlencode``), they are not by default."""
     parameters: tuple[tuple[str, str], ...] = field(default=(), repr=False)
     """Further parameters of the request, such as ``audience``. ``repr`` hides them: they may be secret."""
+    extensions: tuple[tuple[str, str], ...] = ()
+    """What brokers are sent beside the token (KIP-342)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -169,10 +173,11 @@ class AccessTokens:
         fields = [("grant_type", "client_credentials"), *credentials.parameters]
         if credentials.scope is not None:
             fields.append(("scope", credentials.scope))
-        headers = {
-            "Authorization": _authorization(credentials, secret),
-            "Content-Type": "application/x-www-form-urlencoded",
-        }
+        headers = {"Content-Type": "application/x-www-form-urlencoded"}
+        if credentials.secret_in_body:
+            fields += (("client_id", credentials.client_id), ("client_secret", secret))
+        else:
+            headers["Authorization"] = _authorization(credentials, secret)
         asked_s = trio.current_time()  # the lifetime begins when the token is issued, which is later
         try:
             answer = await request(

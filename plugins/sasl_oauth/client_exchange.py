@@ -7,17 +7,28 @@ from urllib.parse import parse_qsl
 
 from headrace.plugins.sasl_oauth.access_tokens import Credentials, TokenUnavailableError
 from headrace.plugins.sasl_oauth.endpoints import check_url
-from headrace.plugins.sasl_oauth.messages import ACKNOWLEDGEMENT, MECHANISM, client_message
+from headrace.plugins.sasl_oauth.messages import ACKNOWLEDGEMENT, MECHANISM, client_message, is_extension
 from headrace.quota_callbacks.sasl import SaslRefused
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from headrace.plugins.sasl_oauth.access_tokens import AccessToken, AccessTokens
     from headrace.quota_callbacks.sasl import UpstreamSasl
 
-OPTIONS: Final = ("token_endpoint", "scope", "ca_file", "header_urlencode", "parameters")
+OPTIONS: Final = (
+    "token_endpoint",
+    "scope",
+    "ca_file",
+    "client_authentication",
+    "header_urlencode",
+    "parameters",
+    "extensions",
+)
 """The options of `UpstreamSasl` that this mechanism has."""
 _OWN_PARAMETERS: Final = frozenset({"grant_type", "scope", "client_id", "client_secret"})
 _TRUTH: Final = {"true": True, "false": False}
+_IN_BODY: Final = {"body": True, "header": False}
 
 
 def credentials_of(settings: UpstreamSasl) -> Credentials:
@@ -33,27 +44,52 @@ def credentials_of(settings: UpstreamSasl) -> Credentials:
         raise ValueError(f"{MECHANISM}: token_endpoint: {error}") from None
     if not settings.user or settings.password is None:
         raise ValueError(f"{MECHANISM}: expected a user, the client id, and a password, the client secret")
-    urlencode = settings.options.get("header_urlencode", "false")
-    if urlencode not in _TRUTH:
-        raise ValueError(f'{MECHANISM}: header_urlencode: expected "true" or "false"')
+    secret_in_body = _chosen(settings, "client_authentication", _IN_BODY, "header")
+    header_urlencode = _chosen(settings, "header_urlencode", _TRUTH, "false")
+    if secret_in_body and header_urlencode:
+        raise ValueError(f'{MECHANISM}: header_urlencode has no effect if client_authentication is "body"')
     return Credentials(
         endpoint=endpoint,
         client_id=settings.user,
         secret=settings.password,
         scope=settings.options.get("scope"),
         ca_file=settings.options.get("ca_file"),
-        header_urlencode=_TRUTH[urlencode],
+        secret_in_body=secret_in_body,
+        header_urlencode=header_urlencode,
         parameters=_parameters(settings.options.get("parameters", "")),
+        extensions=_extensions(settings.options.get("extensions", "")),
     )
 
 
-def _parameters(text: str) -> tuple[tuple[str, str], ...]:
+def _chosen(settings: UpstreamSasl, name: str, meanings: Mapping[str, bool], default: str) -> bool:
+    found = settings.options.get(name, default)
+    if found not in meanings:
+        expected = " or ".join(f'"{each}"' for each in meanings)
+        raise ValueError(f"{MECHANISM}: {name}: expected {expected}")
+    return meanings[found]
+
+
+def _pairs(option: str, text: str, example: str) -> tuple[tuple[str, str], ...]:
     """Return the names and values in a form-encoded text. Raises `ValueError`, without the text."""
     try:
-        found = tuple(parse_qsl(text, keep_blank_values=True, strict_parsing=bool(text), errors="strict"))
+        return tuple(parse_qsl(text, keep_blank_values=True, strict_parsing=bool(text), errors="strict"))
     except ValueError:
-        rule = 'expected a form-encoded text, such as "audience=kafka&resource=https%3A%2F%2Fkafka.example.com"'
-        raise ValueError(f"{MECHANISM}: parameters: {rule}") from None
+        raise ValueError(f'{MECHANISM}: {option}: expected a form-encoded text, such as "{example}"') from None
+
+
+def _extensions(text: str) -> tuple[tuple[str, str], ...]:
+    found = _pairs("extensions", text, "logicalCluster=lkc-1&identityPoolId=pool-1")
+    for name, value in found:
+        if not is_extension(name, value):
+            rule = "a name has the letters A to Z and is not auth, and a value has printable characters of ASCII"
+            raise ValueError(f"{MECHANISM}: extensions: {name}: {rule}")
+    if len(dict(found)) < len(found):
+        raise ValueError(f"{MECHANISM}: extensions: a name is there twice")
+    return found
+
+
+def _parameters(text: str) -> tuple[tuple[str, str], ...]:
+    found = _pairs("parameters", text, "audience=kafka&resource=https%3A%2F%2Fkafka.example.com")
     for name, _ in found:
         if name in _OWN_PARAMETERS:
             raise ValueError(f"{MECHANISM}: parameters: {name} is not a further parameter; the proxy sends it itself")
@@ -86,7 +122,7 @@ class OAuthClientExchange:
                 self._token = await self._tokens.token(self._credentials)
             except TokenUnavailableError as error:
                 raise SaslRefused(f"no token: {error}", user=self._credentials.client_id) from None
-            return client_message(self._token.value)
+            return client_message(self._token.value, self._credentials.extensions)
         self._over = True
         if not challenge:
             return None

@@ -7,7 +7,10 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field
-from typing import Final
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 MECHANISM: Final = "OAUTHBEARER"
 
@@ -65,11 +68,18 @@ def read_client_message(message: bytes) -> ClientMessage:
     return ClientMessage(token=auth["token"], authorization_id=found["authzid"] or "")
 
 
-def client_message(token: str) -> bytes:
-    """Return a client's first message with ``token``. Raises `MessageError` for what is not a bearer token (RFC 6750).
+def client_message(token: str, extensions: Iterable[tuple[str, str]] = ()) -> bytes:
+    """Return a client's first message with ``token`` and extensions, each of which `is_extension` has accepted.
 
-    A token with other characters could add keys of its own to the message.
+    Raises `MessageError` for what is not a bearer token (RFC 6750): one with other characters could add keys of its own
+    to the message.
     """
     if not _BEARER_TOKEN.fullmatch(token):
         raise MessageError("the token contains characters that RFC 6750 does not allow")
-    return f"n,,\x01auth=Bearer {token}\x01\x01".encode()
+    pairs = "".join(f"{name}={value}{_SEPARATOR}" for name, value in extensions)
+    return f"n,,\x01auth=Bearer {token}\x01{pairs}\x01".encode()
+
+
+def is_extension(name: str, value: str) -> bool:
+    """Return whether a client may send this extension (KIP-342, ``OAuthBearerClientInitialResponse``)."""
+    return name != "auth" and re.fullmatch(_PAIR, f"{name}={value}{_SEPARATOR}", re.ASCII) is not None

@@ -60,6 +60,9 @@ class SaslOAuth:
         if not options.enabled:
             return
         require("plugins.options.sasl_oauth", "oauth", OAUTH)
+        if options.issuer is None and not options.audience:
+            settings = "plugins.options.sasl_oauth.issuer and audience"
+            log.warning("tokens that an issuer with these keys made for any service are accepted", settings=settings)
         fetch = _checked_source(options)
         refresher = self._verify_by(options, fetch)
         if not context.dry:

@@ -122,13 +122,14 @@ def test_editors_take_it(text: str) -> None:
     assert errors == []
 
 
-@pytest.mark.parametrize("leaf", keys(Config), ids=lambda leaf: leaf.key)
-def test_every_key_stands_there_with_its_default(leaf: Any) -> None:
-    raw = written(leaf.path)
-    assert raw is not NOTHING, f"{leaf.key} is missing"
-    if not leaf.required and leaf.key not in EXAMPLES:
-        assert leaf.value_of(loads(UNCOMMENTED)) == leaf.default
-        assert raw == leaf.file_value_in(loads(SAMPLE)), "spelled otherwise than in the JSON Schema"
+def test_every_key_stands_there_with_its_default() -> None:
+    plain, every = loads(SAMPLE), loads(UNCOMMENTED)
+    for leaf in keys(Config):
+        raw = written(leaf.path)
+        assert raw is not NOTHING, f"{leaf.key} is missing"
+        if not leaf.required and leaf.key not in EXAMPLES:
+            assert leaf.value_of(every) == leaf.default, leaf.key
+            assert raw == leaf.file_value_in(plain), f"{leaf.key} is spelled otherwise than in the JSON Schema"
 
 
 def test_only_required_keys_are_in_force() -> None:
@@ -157,14 +158,17 @@ def comments() -> dict[str, str]:
     return above
 
 
-@pytest.mark.parametrize("leaf", [leaf for leaf in keys(Config) if leaf.key not in TABLES])
-def test_every_key_has_an_explanation_that_names_its_flag(leaf: Any) -> None:
-    comment = comments()[leaf.key]
-    assert comment.endswith("."), f"no word about {leaf.key}"
-    if leaf.about.flag is not None:
-        assert comment.endswith(f"Also {leaf.about.flag}.")
-    assert ("Required." in comment) == leaf.required
-    assert ("Also --" in comment) == (leaf.about.flag is not None)
+def test_every_key_has_an_explanation_that_names_its_flag() -> None:
+    above = comments()
+    for leaf in keys(Config):
+        if leaf.key in TABLES:
+            continue
+        comment = above[leaf.key]
+        assert comment.endswith("."), f"no word about {leaf.key}"
+        if leaf.about.flag is not None:
+            assert comment.endswith(f"Also {leaf.about.flag}."), leaf.key
+        assert ("Required." in comment) == leaf.required, leaf.key
+        assert ("Also --" in comment) == (leaf.about.flag is not None), leaf.key
 
 
 def test_no_line_is_too_long_for_a_terminal_of_120() -> None:

@@ -69,7 +69,9 @@ def queries(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 LONG_RUN: Final = {
-    "test_anomalies": """the_limits_are_options new_ids_that_the_proxy_has_counted_are_churn
+    "test_anomalies": """days_in_the_wrong_order_are_errors
+        usage_is_complete_up_to_what_all_running_instances_have_written
+        the_limits_are_options new_ids_that_the_proxy_has_counted_are_churn
         a_client_with_half_of_its_requests_failing_is_reported_without_a_past
         more_requests_that_carry_less_are_a_retry_storm a_connection_for_each_request_is_a_storm_without_a_past
         thread_time_that_jumps_is_a_sudden_change bytes_that_fall_are_a_sudden_change
@@ -103,12 +105,15 @@ LONG_RUN: Final = {
         what_if_throttles_nobody_with_these_quotas_and_somebody_with_less a_peak_is_followed_if_asked
         the_files_have_the_largest_and_say_what_they_lack options_reach_the_rules
         no_usage_is_no_error_and_leaves_what_is_there""",
-    "test_rollup": """a_bill_by_month_is_one_for_both_days the_bill_as_csv the_largest_usage_is_billed_exactly
+    "test_rollup": """bills_are_summed_by_cluster_and_currency_and_keep_their_decimals
+        clusters_have_bills_of_their_own_or_one
+        a_bill_by_month_is_one_for_both_days the_bill_as_csv the_largest_usage_is_billed_exactly
         a_run_that_is_repeated_changes_nothing_and_other_days_stay
         days_and_bills_of_unchanged_usage_are_left_as_they_are days_that_have_not_changed_are_not_read
         clusters_have_bills_of_their_own_unless_one_is_asked_for""",
     "test_run": "the_jobs_of_a_plan_run_in_order_and_their_results_are_json",
-    "test_shared_costs": "days_have_parts_of_a_month",
+    "test_shared_costs": """days_have_parts_of_a_month
+        a_bill_has_a_line_for_each_shared_cost_which_discount_and_minimum_do_not_concern""",
     "test_what_if": """the_usage_is_read_for_its_senders_and_its_charges
         each_cluster_has_its_own_answer quotas_are_asked_about_in_one_cluster
         a_trace_without_quotas_throttles_no_one
@@ -117,9 +122,10 @@ LONG_RUN: Final = {
         who_falls_behind_for_good_keeps_a_bounded_number_of_lots what_is_where_the_output_goes_stays
         no_usage_is_no_answer as_recorded_the_result_equals_that_of_replay
         times_that_go_back_are_found_wherever_the_trace_is_cut""",
-    "test_demand": "the_command_charges_demand",
+    "test_demand": "the_command_charges_demand demand_is_spread_over_the_seconds_of_a_mute",
     "test_focus": "the_command_exports_bills_whose_sum_is_that_of_their_totals",
-    "test_ingest": """a_file_is_taken_however_old_it_is gaps_losses_and_ends_are_counted_by_instance
+    "test_ingest": """a_damaged_file_is_named_and_passed_over what_was_removed_is_no_gap
+        a_file_is_taken_however_old_it_is gaps_losses_and_ends_are_counted_by_instance
         folders_below_are_taken_in an_hour_has_one_file_of_a_batch_or_several_if_it_has_many_records
         a_lost_checkpoint_doubles_nothing a_batch_can_be_repeated a_table_without_a_newer_column_has_nulls_in_it
         a_folder_without_usage_files_is_reported nothing_new_is_nothing_to_do
@@ -131,6 +137,7 @@ LONG_RUN: Final = {
     "test_ingest_kafka": """a_topic_that_is_not_there_is_named
         records_removed_by_retention_are_an_error_unless_accepted
         a_cluster_that_is_not_there_is_named""",
+    "test_ingest_kills": "records_that_another_ingest_has_added_meanwhile_are_not_added_again",
     "test_ingest_late": """an_hour_is_final_when_it_is_behind_the_watermark
         a_record_that_is_there_already_is_not_late
         the_histories_of_several_proxies_do_not_make_each_other_late
@@ -138,7 +145,8 @@ LONG_RUN: Final = {
         what_is_put_aside_for_its_schema_is_taken_in_after_an_update_though_its_hour_is_final
         a_clock_that_is_ahead_makes_nobody_late""",
     "test_tables": "readers_see_all_changes_of_a_release_or_none",
-    "test_report": """others_are_summed_so_that_all_is_all usage_without_throttles_or_bytes days_are_those_asked_for
+    "test_report": """what_has_no_rows_is_not_asked_for
+        others_are_summed_so_that_all_is_all usage_without_throttles_or_bytes days_are_those_asked_for
         a_browser_finds_names_to_be_text a_browser_draws_the_bars empty_tables_say_so
         records_without_a_cluster_are_those_of_the_only_one""",
     "test_end_to_end": """totals_are_the_clients_and_the_brokers_over_restarts

@@ -46,7 +46,7 @@ async def open_connection(state: ConnectionState) -> None:
             )
         state.info.node_id = node_id
     if client.peer_certificate is not None:
-        _adopt_subject(state, listener.tls, client.peer_certificate)
+        await _adopt_subject(state, listener.tls, client.peer_certificate)
 
 
 async def _read_proxy_header(state: ConnectionState, client: PlainSocket) -> None:
@@ -75,14 +75,16 @@ async def _read_proxy_header(state: ConnectionState, client: PlainSocket) -> Non
     state.info.peer = peer
 
 
-def _adopt_subject(state: ConnectionState, tls: ListenerTls, certificate: bytes) -> None:
+async def _adopt_subject(state: ConnectionState, tls: ListenerTls, certificate: bytes) -> None:
     """Make the subject of a client's certificate, which was verified in the handshake, the user of the connection.
 
-    Where the proxy authenticates clients by SASL, that decides, as at a broker's SASL_SSL listener.
+    Where the proxy authenticates clients by SASL, that decides, as at a broker's SASL_SSL listener. For a subject that
+    the mapping rules have not seen, they may take longer than a handshake, so they wait for a turn like one.
     """
     if tls.principals is None or (state.sasl is not None and state.sasl.is_missing):
         return
-    principal = tls.principals.principal(distinguished_name(certificate))
+    async with state.shared.handshakes.turns.turn(state.info.peer.host):
+        principal = tls.principals.principal(distinguished_name(certificate))
     if not principal:
         raise NoPrincipal(
             "TLS: no user follows from the client's certificate: its subject, or what a rule makes of it, is empty"

@@ -109,13 +109,14 @@ def users_file(folder: Path, *more: str) -> Path:
 
 @contextmanager
 def running(
-    kafka: SecureKafka, proxies: Mapping[Port, tuple[Port, str]], more: str = ""
+    kafka: SecureKafka, proxies: Mapping[Port, tuple[Port, str]], more: str = "", data_plane: str = "auto"
 ) -> Iterator[Mapping[Port, ProxyProcess]]:
-    """Run the proxies; ``more`` is added to the configuration of each."""
+    """Run the proxies on a data plane; ``more`` is added to the configuration of each."""
+    plane = f'data_plane = "{data_plane}"\n'
     with ExitStack() as stack:
         yield {
             port: stack.enter_context(
-                ProxyProcess(kafka.address(upstream), config=config + more, python=sys.executable)
+                ProxyProcess(kafka.address(upstream), config=plane + config + more, python=sys.executable)
             )
             for port, (upstream, config) in proxies.items()
         }

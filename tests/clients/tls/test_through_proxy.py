@@ -46,18 +46,24 @@ OVERDRAWN = 240_000
 """More bytes than 20,000 a second allow in ten or eleven seconds; the throttle takes one or two."""
 
 
+@pytest.fixture(scope="module", params=["auto", pytest.param("python", marks=pytest.mark.exhaustive)])
+def data_plane(request: pytest.FixtureRequest) -> str:
+    """The data plane of the proxies, which decides on the library for TLS: rustls, or OpenSSL."""
+    return str(request.param)
+
+
 @pytest.fixture(scope="module")
-def observers(secure_kafka: SecureKafka) -> Iterator[Mapping[Port, ProxyProcess]]:
-    with running(secure_kafka, observing(secure_kafka), QUOTAS) as proxies:
+def observers(secure_kafka: SecureKafka, data_plane: str) -> Iterator[Mapping[Port, ProxyProcess]]:
+    with running(secure_kafka, observing(secure_kafka), QUOTAS, data_plane) as proxies:
         yield proxies
 
 
 @pytest.fixture(scope="module")
 def terminators(
-    secure_kafka: SecureKafka, tmp_path_factory: pytest.TempPathFactory
+    secure_kafka: SecureKafka, data_plane: str, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Mapping[Port, ProxyProcess]]:
     folder = tmp_path_factory.mktemp("users")
-    with running(secure_kafka, terminating(secure_kafka, folder), QUOTAS) as proxies:
+    with running(secure_kafka, terminating(secure_kafka, folder), QUOTAS, data_plane) as proxies:
         yield proxies
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import TYPE_CHECKING
 from unittest.mock import MagicMock
 
@@ -9,7 +10,7 @@ import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql.functions import builtin
 
-from headrace.pipeline.lake import session
+from headrace.pipeline.lake import python_daemon, session
 from headrace.pipeline.lake.jars import DELTA_LAKE, KAFKA_CONNECTOR, S3_CLIENT
 from headrace.pipeline.lake.session import LITTLE_DATA, SparkOptions, _settings_of_new_jvm, is_at_most, start_session
 
@@ -54,6 +55,41 @@ def test_the_size_of_folders(tmp_path: Path) -> None:
     assert is_at_most(size, *folders)
     assert not is_at_most(size - 1, *folders)
     assert not is_at_most(size, *folders, "s3a://bucket/lake")
+
+
+@pytest.mark.parametrize(
+    ("master", "python", "is_used"),
+    [("local[2]", sys.executable, True), ("local[2]", "/other/python3", False), ("spark://a:1", sys.executable, False)],
+)
+def test_the_daemon_without_archives_is_that_of_the_same_python(
+    monkeypatch: pytest.MonkeyPatch, master: str, python: str, *, is_used: bool
+) -> None:
+    monkeypatch.setenv("PYSPARK_PYTHON", python)
+    settings = _settings_of_new_jvm(SparkOptions(master=master, conf={}), [], is_little=False)
+    assert settings.get("spark.python.daemon.module") == ("headrace.pipeline.lake.python_daemon" if is_used else None)
+
+
+def test_functions_run_without_archives_on_their_path(spark: SparkSession) -> None:
+    (path,) = spark.sparkContext.parallelize([0], 1).map(lambda _: sys.path).collect()
+    assert any(each.endswith("site-packages") for each in path)
+    assert [each for each in path if "pyspark.zip" in each or each.endswith(".jar")] == []
+
+
+@pytest.mark.parametrize("is_installed", [True, False])
+def test_archives_are_dropped_if_their_packages_are_installed(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, *, is_installed: bool
+) -> None:
+    archives = [
+        "/spark/python/lib/pyspark.zip",
+        "/spark/python/lib/py4j-0.10.9.9-src.zip",
+        "/j/spark-core_2.13-4.0.0.jar",
+    ]
+    for package in ("pyspark", "py4j") if is_installed else ("pyspark",):
+        (tmp_path / package).mkdir()
+        (tmp_path / package / "__init__.py").touch()
+    monkeypatch.setattr(sys, "path", [*archives, "/a/users.zip", str(tmp_path)])
+    python_daemon.drop_archives()
+    assert sys.path == [*([] if is_installed else archives), "/a/users.zip", str(tmp_path)]
 
 
 @pytest.mark.parametrize("master", ["local[2]", "spark://master:7077"])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+from dataclasses import replace
 from time import time_ns
 from typing import TYPE_CHECKING, Any
 
@@ -106,6 +107,22 @@ async def test_a_request_for_a_strict_provider_with_further_parameters(
         "grant_type": ["client_credentials"],
         "audience": ["https://kafka"],
         "resource": ["a b", "\u00fc"],
+    }
+
+
+async def test_a_request_with_the_secret_in_its_body(
+    tokens: AccessTokens, credentials: Credentials, provider: IdentityProvider
+) -> None:
+    counting(provider)
+    await tokens.token(replace(credentials, secret_in_body=True, parameters=(("audience", "kafka"),)))
+    (asked,) = provider.asked
+    assert "Authorization" not in asked.headers
+    assert asked.form == {
+        "grant_type": ["client_credentials"],
+        "audience": ["kafka"],
+        "scope": ["kafka"],
+        "client_id": ["headrace"],
+        "client_secret": [SECRET],
     }
 
 
@@ -302,9 +319,12 @@ async def kafka_answers(
 async def test_kafka_accepts_the_message(
     tokens: AccessTokens, credentials: Credentials, provider: IdentityProvider, tmp_path: Path
 ) -> None:
-    exchange = OAuthClientExchange(tokens, credentials)
+    extended = replace(credentials, extensions=(("logicalCluster", "lkc-1"), ("pool", "a b")))
+    exchange = OAuthClientExchange(tokens, extended)
     answer, server = await kafka_answers(exchange, tmp_path, provider)
     assert server.principal == "alice"
+    for name, value in extended.extensions:
+        assert str(server.java_server.getNegotiatedProperty(name)) == value
     assert await exchange.respond(answer) is None
     with pytest.raises(SaslRefused, match="went on after the end"):
         await exchange.respond(b"")
@@ -362,9 +382,21 @@ def settings(options: dict[str, str], user: str | None = "a", *, password: bool 
 
 
 def test_settings_are_credentials() -> None:
-    options = {**GOOD, "scope": "kafka", "ca_file": "/ca.pem"}
+    options = {
+        **GOOD,
+        "scope": "kafka",
+        "ca_file": "/ca.pem",
+        "client_authentication": "body",
+        "extensions": "a=b+c&d=e",
+    }
     assert credentials_of(settings(options)) == Credentials(
-        endpoint=GOOD["token_endpoint"], client_id="a", secret=SecretSource(env="A"), scope="kafka", ca_file="/ca.pem"
+        endpoint=GOOD["token_endpoint"],
+        client_id="a",
+        secret=SecretSource(env="A"),
+        scope="kafka",
+        ca_file="/ca.pem",
+        secret_in_body=True,
+        extensions=(("a", "b c"), ("d", "e")),
     )
 
 
@@ -375,6 +407,16 @@ def test_settings_are_credentials() -> None:
         (settings({"token_endpoint": "http://idp.example.com/token"}), "http is for loopback only"),
         (settings({**GOOD, "scopes": "a"}), "unknown option scopes; known are token_endpoint, scope, ca_file"),
         (settings({**GOOD, "header_urlencode": "yes"}), 'header_urlencode: expected "true" or "false"'),
+        (settings({**GOOD, "client_authentication": "post"}), 'client_authentication: expected "body" or "header"'),
+        (
+            settings({**GOOD, "client_authentication": "body", "header_urlencode": "true"}),
+            'header_urlencode has no effect if client_authentication is "body"',
+        ),
+        (settings({**GOOD, "extensions": "pool"}), "extensions: expected a form-encoded text"),
+        (settings({**GOOD, "extensions": "auth=a"}), "extensions: auth: a name has the letters A to Z"),
+        (settings({**GOOD, "extensions": "pool-1=a"}), "extensions: pool-1: a name has the letters A to Z"),
+        (settings({**GOOD, "extensions": "pool=%01"}), "extensions: pool: a name has the letters A to Z"),
+        (settings({**GOOD, "extensions": "a=b&a=c"}), "extensions: a name is there twice"),
         (settings({**GOOD, "parameters": "audience"}), "parameters: expected a form-encoded text"),
         (settings({**GOOD, "parameters": "a=%FF"}), "parameters: expected a form-encoded text"),
         (settings({**GOOD, "parameters": "a=b&scope=c"}), "parameters: scope is not a further parameter"),

@@ -8,6 +8,7 @@ import threading
 from typing import TYPE_CHECKING, Any
 
 import pytest
+import structlog
 
 from headrace.plugins.sasl_oauth import SaslOAuth
 from headrace.plugins.sasl_oauth.access_tokens import AccessToken
@@ -161,6 +162,17 @@ def test_required_scopes(configure: Configure, keys: Path) -> None:
     for scope in ("write", ["read write"], 5, None):
         refused = refusal(plugin, token(claims(scope=scope)))
         assert "lacks the scope" in str(refused)
+
+
+@pytest.mark.parametrize(
+    ("restricted", "warned"), [({}, True), ({"issuer": "https://idp.example.com"}, False), ({"audience": ["a"]}, False)]
+)
+def test_tokens_for_any_service_are_warned_of(
+    configure: Configure, keys: Path, restricted: dict[str, Any], warned: bool
+) -> None:
+    with structlog.testing.capture_logs() as lines:
+        configure({"jwks_file": str(keys), **restricted})
+    assert any("for any service" in line["event"] for line in lines) == warned
 
 
 def test_other_claims_and_algorithms(configure: Configure, keys: Path) -> None:

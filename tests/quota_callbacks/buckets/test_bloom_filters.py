@@ -100,7 +100,7 @@ def test_growth_forgets_nothing(ids: list[int], initial_capacity: int, rate: flo
 
 
 @pytest.mark.parametrize("rate", [0.1, 0.01, 0.001])
-@pytest.mark.parametrize("growth", [2, bloom_filters.GROWTH])
+@pytest.mark.parametrize("growth", [pytest.param(2, marks=pytest.mark.exhaustive), bloom_filters.GROWTH])
 def test_growth_keeps_the_rate(rate: float, growth: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bloom_filters, "GROWTH", growth)
     monkeypatch.setattr(bloom_filters, "SECOND_CAPACITY", 1)

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import TYPE_CHECKING, Final
 
 from headrace.proxy.errors import ClientFault
@@ -30,6 +31,10 @@ MAX_OID_BYTES: Final = 64
 """Maximum length of an attribute's type, encoded. Those in use have up to 20."""
 MAX_RULES: Final = 64
 """Maximum number of rules. Kafka has no limit, but each is applied to each new connection until one matches."""
+
+
+REMEMBERED_SUBJECTS: Final = 1024
+"""Number of subjects whose users are remembered: a few MiB if all are as long as they may be."""
 
 
 class NoPrincipal(ClientFault):
@@ -239,11 +244,12 @@ class _Rule:
 class PrincipalRules:
     """The rules of ``ssl.principal.mapping.rules``: ``RULE:pattern/replacement/[L|U]`` and ``DEFAULT``, with commas.
 
-    Immutable. The patterns are Java's, of which `headrace.proxy.network.tls.subjects.pattern_syntax` supports a part;
-    so are the references of a replacement: ``$1``, ``${name}``, and a backslash before a literal character.
+    Immutable, but for the users of the latest `REMEMBERED_SUBJECTS`. The patterns are Java's, of which
+    `headrace.proxy.network.tls.subjects.pattern_syntax` supports a part; so are the references of a replacement:
+    ``$1``, ``${name}``, and a backslash before a literal character.
     """
 
-    __slots__ = ("_rules", "_text")
+    __slots__ = ("_outcome", "_rules", "_text")
 
     def __init__(self, text: str) -> None:
         """Raise `ValueError`, which names the rule, for rules that Kafka refuses and for patterns without support.
@@ -257,6 +263,7 @@ class PrincipalRules:
         if len(found) > MAX_RULES:
             raise ValueError(f"{len(found)} rules; the most is {MAX_RULES}")
         self._rules = tuple(_parsed(number, rule) for number, rule in enumerate(found, 1))
+        self._outcome = lru_cache(REMEMBERED_SUBJECTS)(self._applied)
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self._text!r})"
@@ -266,18 +273,26 @@ class PrincipalRules:
 
         Raises `NoMatchingRule`, and `NoPrincipal` for a name or a user of more than `MAX_PRINCIPAL_CHARACTERS`.
         """
-        _bounded(name, "the subject of the certificate")
+        found = self._outcome(_bounded(name, "the subject of the certificate"))
+        if isinstance(found, NoPrincipal):
+            raise type(found)(*found.args)
+        return found
+
+    def _applied(self, name: str) -> str | NoPrincipal:
+        """Return the user, or the reason why there is none, which costs as much to find out."""
         budget = StepBudget()
         for number, rule in enumerate(self._rules, 1):
             if rule is None:
                 return name
             try:
                 found = rule.apply(name, budget)
+                if found is not None:
+                    return _bounded(found, f"the user by mapping rule {number}")
             except StepsExceededError as error:
-                raise NoPrincipal(f"the mapping rules take too long for the subject {name!r}: {error}") from None
-            if found is not None:
-                return _bounded(found, f"the user by mapping rule {number}")
-        raise NoMatchingRule(f"no mapping rule matches the subject {name!r}")
+                return NoPrincipal(f"the mapping rules take too long for the subject {name!r}: {error}")
+            except NoPrincipal as error:
+                return error.with_traceback(None)
+        return NoMatchingRule(f"no mapping rule matches the subject {name!r}")
 
 
 def _split(text: str) -> list[str]:

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from headrace.proxy.network.tls.subjects.mapping_patterns import Pattern, StepBudget
 from headrace.proxy.network.tls.subjects.principals import MAX_RULES, NoMatchingRule, NoPrincipal, PrincipalRules
 from headrace.quota_callbacks.identities import MAX_PRINCIPAL_CHARACTERS
 from testbed.kafka.jvm import kafka_classes, start_jvm
@@ -233,6 +234,23 @@ def test_a_rule_that_takes_too_long_is_given_up() -> None:
         NoPrincipal, match=r"the mapping rules take too long for the subject '=a=a.*more than 50000 steps"
     ):
         rules.principal("=a" * (MAX_PRINCIPAL_CHARACTERS // 2))
+
+
+def test_rules_are_applied_once_to_each_subject(monkeypatch: pytest.MonkeyPatch) -> None:
+    rules = PrincipalRules("RULE:CN=([a-z]+)/$1/")
+    applied = []
+    matches = Pattern.matches
+
+    def noted(pattern: Pattern, text: str, budget: StepBudget) -> bool:
+        applied.append(text)
+        return matches(pattern, text, budget)
+
+    monkeypatch.setattr(Pattern, "matches", noted)
+    for _ in range(3):
+        assert rules.principal("CN=alice") == "alice"
+        with pytest.raises(NoMatchingRule, match="no mapping rule matches the subject 'CN=BOB'"):
+            rules.principal("CN=BOB")
+    assert applied == ["CN=alice", "CN=BOB"]
 
 
 def test_rules_show_their_text() -> None:
