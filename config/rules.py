@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from headrace.config.tables.sasl import OwnerLookup, UpstreamSasl
     from headrace.config.values import NodeIds
     from headrace.quota_callbacks.requests import Address
+    from headrace.quota_callbacks.secret_sources import SecretSource
     from headrace.quota_callbacks.value_texts import Path
 
 RuleCheck: TypeAlias = Callable[..., Iterable[Fault]]
@@ -170,10 +171,14 @@ def listeners_have_own_ports(listeners: Sequence[ListenerTables]) -> Iterator[Fa
 
 
 def admin_has_tokens(
-    admin: AdminAddress | None, token_file: str | None, shown: ClientCertificates, authorizes: bool
+    admin: AdminAddress | None,
+    token_file: str | None,
+    token: SecretSource | None,
+    shown: ClientCertificates,
+    authorizes: bool,
 ) -> Iterator[Fault]:
     """Check that the admin server has tokens, or client certificates in their place, if other machines can reach it."""
-    if admin is None or token_file is not None or is_local(admin):
+    if admin is None or token_file is not None or token is not None or is_local(admin):
         return
     if shown is ClientCertificates.NONE or not authorizes:
         rule = (
@@ -233,7 +238,13 @@ def _same_interface(listener: Address, other: Address) -> bool:
 
 RULES: Final[tuple[Rule, ...]] = (
     (
-        ("admin.listen", "admin.token_file", "admin.tls.client_certificates", "admin.tls.certificate_authorizes"),
+        (
+            "admin.listen",
+            "admin.token_file",
+            "admin.token",
+            "admin.tls.client_certificates",
+            "admin.tls.certificate_authorizes",
+        ),
         admin_has_tokens,
     ),
     (("admin.listen", "admin.tls.certificate_file"), admin_tls_has_port),

@@ -23,6 +23,7 @@ from headrace.config.values import (
 )
 from headrace.quota_callbacks.options import Parsed, list_of, text, whole
 from headrace.quota_callbacks.requests import Address
+from headrace.quota_callbacks.secret_sources import SecretSource, secret_source
 
 UNIX: Final = "unix:"
 LONGEST_PATH_BYTES: Final = 107
@@ -110,6 +111,15 @@ class Admin(Section):
             "Unix socket accepts changes.",
             restart=True,
             flag="--admin-token-file",
+        ),
+    ] = None
+    token: Annotated[
+        SecretSource | None,
+        secret_source(),
+        Key(
+            "The source of bearer tokens, one per line, in place of admin.token_file or beside it: a variable or a "
+            "command, which is read at the start.",
+            restart=True,
         ),
     ] = None
     allowed_hosts: Annotated[

@@ -65,13 +65,13 @@ class Limits(Section):
         ),
     ] = 128 * 2**20  # 2,000 muted clients, each with a read of 64 KiB
     max_memory: Annotated[
-        int,
+        int | None,
         size("0B", "1024GiB"),
         Key(
             "Maximum resident memory of the proxy (Linux); above it new client connections wait to be accepted; 0B is "
-            "unlimited."
+            "unlimited. The default is 80 % of the memory limit of the container or service, if it has one (cgroup v2)."
         ),
-    ] = 0
+    ] = None
     # A connection has two sockets and, while it moves large frames, a pipe in each direction: 10,000 connections stay
     # below the 65,536 open files that service managers commonly allow.
     max_connections: Annotated[

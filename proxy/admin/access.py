@@ -5,9 +5,9 @@ Three rules, each against one kind of sender:
 host     The Host header must name this server (`Admin.allowed_hosts`). A page in a browser could otherwise let a name
          of its own resolve to this address (DNS rebinding), and read and send as if it were of this origin.
 origin   Browsers state from which page a request comes; only this server's own origin is accepted.
-proof    With `Admin.token_file`, a bearer token; with `AdminTls.authorizes`, a client certificate, which TLS has
-         verified; with both, either of them. Probes need none. What changes the proxy needs one in any case, except at
-         a Unix socket: only users with permission for the socket can connect to it.
+proof    With `Admin.token_file` or `Admin.token`, a bearer token; with `AdminTls.authorizes`, a client certificate,
+         which TLS has verified; with both, either of them. Probes need none. What changes the proxy needs one in any
+         case, except at a Unix socket: only users with permission for the socket can connect to it.
 
 A request without a Host or Origin header is not from a current browser, and is subject to the other rules alone. Called
 by `headrace.proxy.admin.server`.
@@ -33,6 +33,7 @@ from headrace.proxy.admin.http import refused
 from headrace.proxy.repeated_lines import RepeatedLines
 from headrace.quota_callbacks.files import read_ordinary_file
 from headrace.quota_callbacks.requests import Address
+from headrace.quota_callbacks.secret_sources import SecretError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
     from headrace.config.tables.admin import Admin
     from headrace.proxy.admin.http import HttpRequest, HttpResponse
     from headrace.proxy.counters import AdminCounters
+    from headrace.quota_callbacks.secret_sources import SecretSource
 
 log = structlog.get_logger("headrace.admin")
 
@@ -150,12 +152,14 @@ def _quoted(text: str) -> str:
 
 
 class Tokens:
-    """The tokens in ``admin.token_file``, which may be replaced at any time. Raises `ValueError` if it is not valid."""
+    """The tokens of ``admin.token``, and those in ``admin.token_file``, which may be replaced at any time."""
 
-    def __init__(self, path: str) -> None:
+    def __init__(self, path: str | None, source: SecretSource | None = None) -> None:
+        """``path`` is that of the file; ``source`` is read here alone. Raises `ValueError` if one is not valid."""
         self._path = path
-        self._tokens = read_tokens(path)
-        if Path(path).stat().st_mode & stat.S_IROTH:
+        self._fixed = () if source is None else read_tokens(source)
+        self._tokens = () if path is None else read_tokens(path)
+        if path is not None and Path(path).stat().st_mode & stat.S_IROTH:
             log.warning("admin.token_file can be read by every user of this host", file=path)
         self._read_s = float("-inf")
         self._problem = ""
@@ -167,14 +171,14 @@ class Tokens:
             return False
         await self._read_again()
         presented, found = given.strip().encode("latin-1"), False
-        for token in self._tokens:  # all of them: the time does not depend on which one it is
+        for token in (*self._fixed, *self._tokens):  # all of them: the time does not depend on which one it is
             found |= hmac.compare_digest(token, presented)
         return found
 
     async def _read_again(self) -> None:
         """Read the file again if that was not done within `REREAD_S`; keep the tokens if it is not valid."""
         now_s = trio.current_time()
-        if now_s - self._read_s < REREAD_S:
+        if self._path is None or now_s - self._read_s < REREAD_S:
             return
         self._read_s, problem = now_s, ""
         try:
@@ -186,21 +190,31 @@ class Tokens:
         self._problem = problem
 
 
-def read_tokens(path: str) -> tuple[bytes, ...]:
-    """Return the tokens of a file, one per line; blocks. Raises `ValueError` with the reason, without any token."""
+def read_tokens(source: str | SecretSource) -> tuple[bytes, ...]:
+    """Return the tokens of a file or of another source, one per line; blocks.
+
+    Raises `ValueError` with the reason, without any token.
+    """
+    key, place = ("admin.token_file", source) if isinstance(source, str) else ("admin.token", str(source))
     try:
-        data = read_ordinary_file(path, MAX_FILE_BYTES, "file of tokens")
+        data = (
+            read_ordinary_file(source, MAX_FILE_BYTES, "file of tokens")
+            if isinstance(source, str)
+            else source.read().encode()
+        )
     except OSError as error:
         reason = (error.strerror or str(error)).lower()
-        raise ValueError(f"admin.token_file: {path} cannot be read: {reason}") from error
+        raise ValueError(f"{key}: {place} cannot be read: {reason}") from error
+    except SecretError as error:
+        raise ValueError(f"{key}: {error}") from None
     lines = [(number, line.strip()) for number, line in enumerate(data.split(b"\n"), 1)]
     tokens = tuple(line for number, line in lines if line)
     if not tokens:
-        raise ValueError(f"admin.token_file: {path} contains no token")
+        raise ValueError(f"{key}: {place} contains no token")
     for number, line in lines:
         if line and not _TOKEN.fullmatch(line):
             raise ValueError(
-                f"admin.token_file: line {number} of {path} has {len(line)} characters and is not a token; expected 16"
-                ' to 512 letters, digits or characters of "-._~+/", such as from "openssl rand -hex 32"'
+                f"{key}: line {number} of {place} has {len(line)} characters and is not a token; expected 16 to 512"
+                ' letters, digits or characters of "-._~+/", such as from "openssl rand -hex 32"'
             )
     return tokens

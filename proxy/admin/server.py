@@ -175,7 +175,8 @@ def open_admin(nursery: trio.Nursery, settings: Callable[[], Admin], operations:
     if config.listen is None:
         return None
     try:
-        tokens = Tokens(config.token_file) if config.token_file is not None else None
+        has_tokens = config.token_file is not None or config.token is not None
+        tokens = Tokens(config.token_file, config.token) if has_tokens else None
     except ValueError as error:
         raise StartupError(str(error)) from error
     counters = operations.admin_counters

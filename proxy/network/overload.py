@@ -44,6 +44,8 @@ look-ups and plugins; a quarter of all descriptors if that is less."""
 
 RECHECK_S: Final = 0.1
 """Time between two checks whether accepting may resume, and the longest age of a measurement of the memory."""
+SHARE_OF_LIMIT: Final = 0.8
+"""The part of the memory limit of the process's control groups that is the default of ``limits.max_memory``."""
 ENOUGH: Final = 0.95
 """The part of ``limits.max_memory`` below which accepting resumes, so that it does not pause again at the next
 check."""
@@ -98,7 +100,7 @@ class Overload:
         """Connections of clients for which there are enough descriptors."""
         self.most_pipes = most_pipes(descriptors)
         self.max_memory_bytes = max_memory_bytes
-        """``limits.max_memory``; 0 is unlimited. Changed on reload."""
+        """``limits.max_memory`` or its default; 0 is unlimited. Changed on reload."""
         self.on_pause: Callable[[str], None] = lambda _: None
         """Called with the reason, again and again while accepting is paused, to make room."""
         self.on_lasting_shortage: Callable[[int, str], None] = lambda _short_bytes, _reason: None
@@ -177,6 +179,22 @@ class Memory:
             self._measured_s = now_s
             self._bytes = int(os.pread(self._file, 128, 0).split()[1]) * mmap.PAGESIZE
         return self._bytes
+
+
+def default_max_memory_bytes(groups: Path = Path("/sys/fs/cgroup"), own: Path = Path("/proc/self/cgroup")) -> int:
+    """Return `SHARE_OF_LIMIT` of the lowest memory limit of the control groups (version 2) that contain this process,
+    such as those of a container or of a systemd unit; 0 if there is none.
+
+    ``groups`` is where they are mounted, and ``own`` the file that names the one of this process.
+    """
+    limits = []
+    with suppress(OSError):
+        names = [line.removeprefix("0::/") for line in own.read_text().splitlines() if line.startswith("0::/")]
+        for group in (each for name in names for each in (groups / name, *(groups / name).parents)):
+            if group.is_relative_to(groups):
+                with suppress(OSError, ValueError):  # the group at the top has no file, and "max" is no limit
+                    limits.append(int((group / "memory.max").read_text()))
+    return int(min(limits, default=0) * SHARE_OF_LIMIT)
 
 
 def can_measure_memory() -> bool:

@@ -12,6 +12,7 @@ from headrace.proxy.connection.state.shared_state import Limits
 from headrace.proxy.hooks.loading import Choice
 from headrace.proxy.network.admission import AdmissionLimits
 from headrace.proxy.network.listening_sockets import Ports
+from headrace.proxy.network.overload import default_max_memory_bytes
 from headrace.quota_callbacks.entities import bounded_name
 
 if TYPE_CHECKING:
@@ -73,3 +74,9 @@ def choice_of(config: Config) -> Choice:
     """Return which plugins to load."""
     plugins = config.plugins
     return Choice(autoload=plugins.autoload, disabled=plugins.disabled, load=plugins.load)
+
+
+def max_memory_bytes(config: Config) -> int:
+    """Return ``limits.max_memory`` or its default; 0 is unlimited."""
+    configured = config.limits.max_memory
+    return default_max_memory_bytes() if configured is None else configured

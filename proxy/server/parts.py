@@ -17,7 +17,13 @@ from headrace.proxy.network.admission import Admission
 from headrace.proxy.network.overload import Overload, most_delayed, open_descriptors, raise_descriptor_limit
 from headrace.proxy.network.poller import Poller
 from headrace.proxy.network.tls.handshakes import Handshakes
-from headrace.proxy.server.configured import admission_limits_of, choice_of, limits_of, ports_of
+from headrace.proxy.server.configured import (
+    admission_limits_of,
+    choice_of,
+    limits_of,
+    max_memory_bytes,
+    ports_of,
+)
 from headrace.proxy.server.listeners import create_listeners
 from headrace.proxy.server.owner_lookup import create_token_owners
 from headrace.quota_callbacks.buckets.client_quotas import ClientQuotas
@@ -111,7 +117,7 @@ def create_admission(config: Config, counters: Counters) -> Admission:
     """
     descriptors = raise_descriptor_limit()
     opened = open_descriptors() + sum(1 + len(list(each.node_ids)) for each in ports_of(config))
-    overload = Overload(counters, descriptors=descriptors, opened=opened, max_memory_bytes=config.limits.max_memory)
+    overload = Overload(counters, descriptors=descriptors, opened=opened, max_memory_bytes=max_memory_bytes(config))
     return Admission(
         admission_limits_of(config, overload.most_connections),
         counters,

@@ -17,7 +17,7 @@ from headrace.config.tables.plugins import OnError
 from headrace.proxy.errors import PluginConfigurationError, StartupError
 from headrace.proxy.logs import apply_log_settings
 from headrace.proxy.network.held_bytes import held
-from headrace.proxy.server.configured import admission_limits_of, limits_of
+from headrace.proxy.server.configured import admission_limits_of, limits_of, max_memory_bytes
 from headrace.proxy.server.preflight import rules_of, warnings_of
 
 if TYPE_CHECKING:
@@ -92,7 +92,7 @@ class Reloader:
         shared.handshakes.timeout_s = new.limits.tls_handshake_timeout_s
         overload = self._admission.overload
         self._admission.limits = admission_limits_of(new, overload.most_connections)
-        overload.max_memory_bytes = new.limits.max_memory
+        overload.max_memory_bytes = max_memory_bytes(new)
         for listener, tables in zip(shared.listeners, new.all_listeners(), strict=True):  # their number needs a restart
             listener.upstream.bootstrap_servers = tables.upstream.bootstrap_servers
             listener.upstream.connect_timeout_s = tables.upstream.connect_timeout_s

@@ -13,7 +13,7 @@ from tests.config.documents import MINIMAL, leaf, with_key
 
 NEEDS_RESTART = (
     *("listen.address", "listen.advertised_host", "listen.advertised_port", "listen.node_ids", "listen.backlog"),
-    *("admin.listen", "admin.token_file", "log.format", "log.max_queued_lines", "log.max_queued_bytes"),
+    *("admin.listen", "admin.token_file", "admin.token", "log.format", "log.max_queued_lines", "log.max_queued_bytes"),
     *("quota.window.num", "quota.window.size.seconds", "controller.quota.window.num"),
     *("controller.quota.window.size.seconds", "producer.id.quota.window.num", "producer.id.quota.window.size.seconds"),
     *("plugins.autoload", "plugins.disabled", "plugins.load", "plugins.options"),

@@ -95,6 +95,10 @@ def test_an_admin_server_beyond_loopback_has_tokens(admin: str) -> None:
     )
 
 
+def test_tokens_may_come_from_elsewhere_than_a_file() -> None:
+    assert problems_of(head() + 'admin.listen = "0.0.0.0:1"\nadmin.token = { env = "T" }\n') == []
+
+
 ADMIN_CERTIFICATES = 'admin.tls.certificate_file = "a"\nadmin.tls.client_ca_file = "c"\n'
 
 

@@ -45,12 +45,14 @@ EXAMPLES = {
     "listen.advertised_port",
     "admin.listen",
     "admin.token_file",
+    "admin.token",
     "admin.tls.certificate_file",
     "admin.tls.key_file",
     "admin.tls.key_password",
     "admin.tls.client_ca_file",
     "admin.tls.client_ca_password",
     "admin.tls.ciphers",
+    "limits.max_memory",
     "limits.max_connections_per_ip",
     "quota.state.file",
     "client_quotas.file",
@@ -111,7 +113,7 @@ def test_it_loads_with_every_key_in_force_and_means_the_same() -> None:
         "topic_quotas": {"enabled": True},
         "team_quotas": {"teams": {"payments": {"users": ["alice", "svc-payments-*"], "client_ids": ["billing"]}}},
     }
-    assert every.limits == plain.limits.model_copy(update={"max_connections_per_ip": 5000})
+    assert every.limits == plain.limits.model_copy(update={"max_connections_per_ip": 5000, "max_memory": 2**31})
     assert every.listen.advertised == plain.listen.advertised
     assert (every.shutdown, every.log, every.enforcement) == (plain.shutdown, plain.log, plain.enforcement)
 

@@ -1,4 +1,6 @@
-"""Faults of a client in its TLS handshake, and in a request, at every byte that it sends.
+"""Faults of a client in its TLS handshake, and in its first and last request, at every byte that it sends.
+
+The first request is relayed by the event loop, and the last one by the native data plane, where it is installed.
 
 The proxy ends the connection in time, forwards no part of a request, and answers no request of another connection;
 nothing is left over, and the next connection works.
@@ -16,6 +18,8 @@ from typing import TYPE_CHECKING, Final
 import psutil
 import pytest
 
+from headrace.proxy.connection.native.relay import FIRST_AFTER
+from headrace.proxy.data_plane.native import is_installed
 from testbed.kafka.certificates import Authority, ClientTls
 from testbed.proxy_process import ProxyProcess
 from tests.clients.tls.proxies import listen_tls
@@ -46,6 +50,8 @@ max_connections_per_ip = 0
 [log]
 level = "debug"
 """
+REQUESTS: Final = FIRST_AFTER + 2
+"""Number of requests of a client, each after the reply to the one before: the last one is relayed natively."""
 AT_A_TIME: Final = 40
 QUICK: Final = 4
 """Offsets of each kind in the quick form."""
@@ -66,25 +72,31 @@ class Broker:
 
 
 class Client(FaultyConnection):
-    """Sends one request, of which it knows the reply: ``number`` is its correlation id and its content."""
+    """Sends `REQUESTS`, of which it knows the replies: each number is a correlation id and the content."""
 
-    def __init__(self, sock: socket.socket, context: ssl.SSLContext, fault: Fault | None, number: int) -> None:
+    def __init__(self, sock: socket.socket, context: ssl.SSLContext, fault: Fault | None, numbers: range) -> None:
         super().__init__(sock, fault)
         self.tls = context.wrap_bio(self.incoming, self.outgoing, server_hostname="localhost")
-        self._number = number
+        self._numbers = numbers
+        self.ends: list[int] = []
+        """The number of bytes sent until the end of each request."""
 
-    def is_served(self) -> bool:
-        """Return whether the reply has come; if not, the proxy must have ended the connection."""
+    def answered(self) -> range:
+        """Return the numbers whose replies have come; if not all, the proxy must have ended the connection."""
+        count = 0
         try:
             self.shake_hands()
-            self.send(messages.request(messages.HEARTBEAT, 1, self._number, body_of(self._number), CLIENT_ID))
-            reply = self.receive_frame()
+            for number in self._numbers:
+                self.send(messages.request(messages.HEARTBEAT, 1, number, body_of(number), CLIENT_ID))
+                self.ends.append(self.sent)
+                reply = self.receive_frame()
+                assert reply == struct.pack(">i", number) + reply_of(number), "the reply of another request"
+                count += 1
         except TimeoutError:
             raise
         except (FaultDone, EOFError, OSError):  # which errors of TLS are, too
-            return False
-        assert reply == struct.pack(">i", self._number) + reply_of(self._number), "the reply of another request"
-        return True
+            pass
+        return self._numbers[:count]
 
 
 def body_of(number: int) -> bytes:
@@ -100,8 +112,9 @@ def reply_of(number: int) -> bytes:
 class Scene:
     """A proxy with TLS in front of a broker, and clients with faults."""
 
-    def __init__(self, proxy: ProxyProcess, broker: Broker, authority: Authority) -> None:
+    def __init__(self, proxy: ProxyProcess, broker: Broker, authority: Authority, *, is_native: bool) -> None:
         self.proxy = proxy
+        self._is_native = is_native
         self._broker = broker
         self._authority = authority
         self._numbers = 0
@@ -111,44 +124,47 @@ class Scene:
         context.minimum_version = context.maximum_version = version
         return context
 
-    def flight_bytes(self, context: ssl.SSLContext) -> int:
-        """Return how many bytes a client sends that is served."""
-        self._numbers += 1
+    def offsets(self, context: ssl.SSLContext) -> list[int]:
+        """Return the offsets of the handshake and of the first and the last request in what a client sends."""
         with self._connected() as sock:
-            client = Client(sock, context, None, self._numbers)
-            assert client.is_served()
-            return client.sent
+            client = Client(sock, context, None, self._new_numbers())
+            assert len(client.answered()) == REQUESTS
+            assert self.proxy.metric("headrace_native_connections") == self._is_native
+            return [*range(client.ends[0]), *range(client.ends[-2], client.ends[-1])]
+
+    def _new_numbers(self) -> range:
+        self._numbers += REQUESTS
+        return range(self._numbers, self._numbers + REQUESTS)
 
     def _connected(self) -> socket.socket:
         sock = socket.create_connection(("127.0.0.1", self.proxy.port), timeout=TIMEOUT_S)
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         return sock
 
-    def _outcome(self, context: ssl.SSLContext, fault: Fault, number: int) -> bool:
+    def _outcome(self, context: ssl.SSLContext, fault: Fault, numbers: range) -> range:
         with self._connected() as sock:
-            return Client(sock, context, fault, number).is_served()
+            return Client(sock, context, fault, numbers).answered()
 
     def run(self, context: ssl.SSLContext, faults: Sequence[Fault]) -> None:
         """Open a connection for each fault, and check that each ends, and that nothing is left over."""
         process, before = psutil.Process(self.proxy.pid), len(self._broker.received)
         idle = self._reasons().count("idle")
-        numbers = range(self._numbers + 1, self._numbers + 1 + len(faults))
-        self._numbers += len(faults)
+        numbers = [self._new_numbers() for _ in faults]
         with Bystander(self.proxy.port) as bystander, bystander.watching():
             descriptors = process.num_fds()
             with ThreadPoolExecutor(AT_A_TIME) as threads:
-                served = list(threads.map(partial(self._outcome, context), faults, numbers))
+                answered = list(threads.map(partial(self._outcome, context), faults, numbers))
             wait_until(lambda: self.proxy.metric("headrace_connections") == 1, "only the bystander is left")
             wait_until(lambda: process.num_fds() <= descriptors, "no descriptor is left")
             assert self.proxy.metric("headrace_held_bytes") == 0
-        wrong = [fault for fault, each in zip(faults, served, strict=True) if each and fault.kind is not Kind.CHANGE]
-        assert not wrong, "a request that was not complete was answered"
-        answered = {number for number, each in zip(numbers, served, strict=True) if each}
+        complete = [fault for fault, each in zip(faults, answered, strict=True) if len(each) == REQUESTS]
+        assert {fault.kind for fault in complete} <= {Kind.CHANGE}, "a request that was not complete was answered"
         received = self._broker.received[before:]
-        assert {number for number, _ in received} == answered, "the broker got what was not complete"
+        expected = sorted(number for each in answered for number in each)
+        assert sorted(number for number, _ in received) == expected, "the broker got what was not complete"
         assert all(body == body_of(number) for number, body in received), "what was changed was forwarded"
         stalls = [fault for fault in faults if fault.kind is Kind.STALL]
-        assert self._reasons().count("idle") - idle <= min(len(stalls), 1), "only between the handshake and the request"
+        assert self._reasons().count("idle") - idle <= min(len(stalls), 2), "only before the first and the last request"
         assert_no_traceback(self.proxy)
         others = {reason for reason in self._reasons() if not reason.startswith("client: ")}
         assert others <= {"idle"}
@@ -170,14 +186,14 @@ def scene(authority: Authority, request: pytest.FixtureRequest) -> Iterator[Scen
         speaking_tls(proxy.port, ClientTls(authority=authority).ssl_context()),
     ):
         wait_until(lambda: "brokers changed" in proxy.log, "the proxy knows that brokers serve anybody")
-        yield Scene(proxy, broker, authority)
+        yield Scene(proxy, broker, authority, is_native=request.param == "auto" and is_installed())
 
 
 @pytest.mark.parametrize("version", VERSIONS, ids=lambda version: version.name)
 def test_faults_at_some_bytes(scene: Scene, version: ssl.TLSVersion, rng: random.Random) -> None:
     context = scene.context(version)
-    size = scene.flight_bytes(context)
-    faults = [fault for kind in Kind for fault in every([kind], [0, size - 1, *rng.sample(range(1, size), QUICK)])]
+    first, *others, last = scene.offsets(context)
+    faults = [fault for kind in Kind for fault in every([kind], [first, last, *rng.sample(others, QUICK)])]
     rng.shuffle(faults)
     scene.run(context, faults)
 
@@ -186,6 +202,6 @@ def test_faults_at_some_bytes(scene: Scene, version: ssl.TLSVersion, rng: random
 @pytest.mark.parametrize("version", VERSIONS, ids=lambda version: version.name)
 def test_faults_at_every_other_byte(scene: Scene, version: ssl.TLSVersion, rng: random.Random) -> None:
     context = scene.context(version)
-    size = scene.flight_bytes(context)
+    offsets = scene.offsets(context)
     for kind in Kind:
-        scene.run(context, every([kind], range(rng.randrange(2), size, 2)))
+        scene.run(context, every([kind], offsets[rng.randrange(2) :: 2]))

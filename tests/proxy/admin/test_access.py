@@ -13,6 +13,7 @@ from headrace.config.tables.admin import Admin
 from headrace.proxy.admin.access import MAX_FILE_BYTES, REREAD_S, Access, Tokens, read_tokens
 from headrace.proxy.admin.http import HttpRequest
 from headrace.proxy.counters import AdminCounters
+from headrace.quota_callbacks.secret_sources import SecretSource
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -173,6 +174,21 @@ def test_a_token_for_each_line(tmp_path: Path) -> None:
     file = tmp_path / "token"
     file.write_bytes(f"{TOKEN}\r\n\n  {TOKEN}/+==\n".encode())
     assert read_tokens(str(file)) == (TOKEN.encode(), f"{TOKEN}/+==".encode())
+
+
+async def test_tokens_of_a_variable_are_read_once(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("ADMIN_TOKEN", TOKEN)
+    (tmp_path / "token").write_text(f"{TOKEN}-of-the-file")
+    tokens = Tokens(str(tmp_path / "token"), SecretSource(env="ADMIN_TOKEN"))
+    monkeypatch.delenv("ADMIN_TOKEN")
+    assert await tokens.authorize(f"Bearer {TOKEN}")
+    assert await tokens.authorize(f"Bearer {TOKEN}-of-the-file")
+    assert not await tokens.authorize(f"Bearer {TOKEN}x")
+    with pytest.raises(ValueError, match=r"^admin\.token: the variable ADMIN_TOKEN: the variable is not set$"):
+        Tokens(None, SecretSource(env="ADMIN_TOKEN"))
+    monkeypatch.setenv("ADMIN_TOKEN", "secret")
+    with pytest.raises(ValueError, match=r"^admin\.token: line 1 of the variable ADMIN_TOKEN has 6 characters"):
+        Tokens(None, SecretSource(env="ADMIN_TOKEN"))
 
 
 @pytest.mark.parametrize(

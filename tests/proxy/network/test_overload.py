@@ -17,12 +17,15 @@ from headrace.proxy.network.overload import (
     Memory,
     Overload,
     connections_with,
+    default_max_memory_bytes,
     most_delayed,
     open_descriptors,
     raise_descriptor_limit,
 )
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from trio.testing import MockClock
 
 MIB = 2**20
@@ -157,3 +160,27 @@ def test_the_memory_is_measured_now_and_then() -> None:
     assert memory.resident_bytes(0.05) == first
     assert memory.resident_bytes(0.2) > first + 10 * MIB
     taken.close()
+
+
+@pytest.mark.parametrize(
+    ("own", "limits", "expected"),
+    [
+        ("0::/\n", {"": "1000\n"}, 800),
+        ("1:cpu:/\n0::/a.slice/b.service\n", {"a.slice/b.service": "max\n", "a.slice": "500\n", "": "1000\n"}, 400),
+        ("0::/a.slice/b.service\n", {"a.slice/b.service": "100\n", "a.slice": "max\n"}, 80),
+        ("0::/a.slice\n", {"a.slice": "max\n", "other": "100\n"}, 0),
+        ("0::/missing\n", {}, 0),
+        ("0::/../../..\n", {}, 0),
+        ("4:memory:/x\n", {"x": "100\n"}, 0),
+    ],
+)
+def test_the_default_is_a_share_of_the_lowest_limit(
+    tmp_path: Path, own: str, limits: dict[str, str], expected: int
+) -> None:
+    for name, text in limits.items():
+        group = tmp_path / "groups" / name
+        group.mkdir(parents=True, exist_ok=True)
+        (group / "memory.max").write_text(text)
+    (tmp_path / "own").write_text(own)
+    assert default_max_memory_bytes(tmp_path / "groups", tmp_path / "own") == expected
+    assert default_max_memory_bytes(tmp_path / "groups", tmp_path / "missing") == 0
