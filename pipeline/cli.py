@@ -9,7 +9,6 @@ from __future__ import annotations
 import functools
 import importlib
 import sys
-from collections import Counter
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 import click
@@ -67,18 +66,6 @@ class Jobs(click.Group):
         """Write the list of jobs from `JOBS`, without importing their modules."""
         with formatter.section("Jobs"):
             formatter.write_dl(list(JOBS.items()))
-
-
-class Job(click.Command):
-    """The command of a job: an option with one value may be given once. click would drop all values but the last."""
-
-    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Parse the arguments. Raises `click.BadParameter` if an option with one value is repeated."""
-        _, _, given = self.make_parser(ctx).parse_args([*args])
-        for option, times in Counter(given).items():
-            if times > 1 and isinstance(option, click.Option) and not (option.multiple or option.is_flag):
-                raise click.BadParameter(f"it has one value, and is given {times} times", ctx, option)
-        return super().parse_args(ctx, args)
 
 
 def command_of(job: str) -> click.Command:

@@ -19,6 +19,7 @@ import click
 
 from headrace.config.overrides import FLAGS
 from headrace.proxy.admin.command_options import reaches_admin
+from headrace.quota_callbacks.commands import Group
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -37,7 +38,7 @@ IMPORTED_LATER = {
 """Commands of modules that are imported when they are needed; each is the attribute ``command`` of its module."""
 
 
-class Commands(click.Group):
+class Commands(Group):
     """The commands of this module, and those of other modules and of entry points, which are imported when needed."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
@@ -81,34 +82,16 @@ def main() -> None:
     """A quota-enforcing proxy for Apache Kafka."""
 
 
-def _given_once(_: click.Context, __: click.Parameter, values: tuple[object, ...]) -> object:
-    """Return the value of an option, or None without one. Raises BadParameter if it is repeated.
-
-    click would use the last value of an option that is not declared as ``multiple``, and drop the others.
-    """
-    if len(values) > 1:
-        raise click.BadParameter(f"it has one value, and is given {len(values)} times: {', '.join(map(str, values))}")
-    return values[0] if values else None
-
-
 def _flags(command: Callable[..., None]) -> Callable[..., None]:
     for flag in reversed(FLAGS):
         text = f"{flag.help} May be repeated." if flag.repeated else flag.help
         key = flag.key.replace(".", "__")
-        once = None if flag.repeated else _given_once
-        command = click.option(flag.name, key, metavar="VALUE", help=text, multiple=True, callback=once)(command)
+        command = click.option(flag.name, key, metavar="VALUE", help=text, multiple=flag.repeated)(command)
     return command
 
 
 @main.command()
-@click.option(
-    "--config",
-    "path",
-    type=CONFIG_FILE,
-    multiple=True,
-    callback=_given_once,
-    help="The configuration file. Options take precedence over it.",
-)
+@click.option("--config", "path", type=CONFIG_FILE, help="The configuration file. Options take precedence over it.")
 @_flags
 def run(path: Path | None, **options: Any) -> None:
     """Run the proxy.

@@ -23,6 +23,7 @@ milliseconds of a monotonic clock.
     value_texts  values and their paths as text for messages, with secrets hidden
     secret_sources  where the secrets of the configuration are read from
     files        reading ordinary files, and creating files that others cannot read
+    commands     commands whose options with one value may be given once
     testing      connections, requests and a context for the tests of a plugin
     client_addresses  the addresses of clients, as limits count them
     topic_names  the names of topics by their ids

@@ -10,12 +10,13 @@ from pyspark.sql import functions as sf
 
 from headrace.pipeline.analysis.anomalies.rules import Rules
 from headrace.pipeline.analysis.anomalies.stored import Days
-from headrace.pipeline.cli import LAKE, Job, day_options, job_options, number_option
+from headrace.pipeline.cli import LAKE, day_options, job_options, number_option
 from headrace.pipeline.errors import InputError
 from headrace.pipeline.lake import schemas
 from headrace.pipeline.lake.day_counts import recorded_by_day
 from headrace.pipeline.lake.tables import Lake, open_lake
 from headrace.pipeline.output import report_progress, report_result
+from headrace.quota_callbacks.commands import Command
 
 if TYPE_CHECKING:
     from datetime import date
@@ -31,7 +32,7 @@ SHOWN = 50
 MINUTES_OF_A_DAY = 1440
 
 
-@click.command(cls=Job)
+@click.command(cls=Command)
 @LAKE
 @day_options
 @number_option(

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 from pyspark.sql import functions as sf
 
-from headrace.pipeline.cli import LAKE, Job, job_options
+from headrace.pipeline.cli import LAKE, job_options
 from headrace.pipeline.errors import InputError, OutputError
 from headrace.pipeline.finops.budget_files import read_budgets
 from headrace.pipeline.finops.spending import Spending, billed_records, bills_of, progress_of, spending
@@ -17,6 +17,7 @@ from headrace.pipeline.finops.webhook import check_webhook, post
 from headrace.pipeline.lake import schemas
 from headrace.pipeline.lake.tables import Lake, open_lake
 from headrace.pipeline.output import as_json, check_output, report_progress, report_result, write_file
+from headrace.quota_callbacks.commands import Command
 from headrace.quota_callbacks.options import read_secret
 
 if TYPE_CHECKING:
@@ -36,7 +37,7 @@ second, or on the third if the run of one night has failed.
 """
 
 
-@click.command(cls=Job)
+@click.command(cls=Command)
 @LAKE
 @click.option(
     "--budgets", "path", required=True, metavar="FILE", type=click.Path(dir_okay=False), help="Budgets of teams (TOML)."

@@ -11,7 +11,7 @@ from pyspark.sql import functions as sf
 from headrace.pipeline.analysis.calibrate import Method, accepted_costs, calibrate, samples, span_of
 from headrace.pipeline.analysis.handler_times import HOW, read_jmx
 from headrace.pipeline.analysis.usage import of_one_cluster
-from headrace.pipeline.cli import CLUSTER, LAKE, Job, check_input, job_options, number_option
+from headrace.pipeline.cli import CLUSTER, LAKE, check_input, job_options, number_option
 from headrace.pipeline.errors import InputError
 from headrace.pipeline.lake import schemas
 from headrace.pipeline.lake.tables import open_lake
@@ -19,6 +19,7 @@ from headrace.pipeline.output import check_output, report_progress, report_resul
 from headrace.quota_callbacks.api_keys import api_name
 from headrace.quota_callbacks.builtin.cost_files import costs_text, load_costs
 from headrace.quota_callbacks.builtin.request_costs import DEFAULT_COSTS
+from headrace.quota_callbacks.commands import Command
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -38,7 +39,7 @@ NO_TRUTH = (
 )
 
 
-@click.command(cls=Job)
+@click.command(cls=Command)
 @LAKE
 @click.option(
     "--truth",

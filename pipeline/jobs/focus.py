@@ -9,11 +9,12 @@ import click
 from pyspark.sql import functions as sf
 
 from headrace.pipeline.analysis.prices import read_prices
-from headrace.pipeline.cli import LAKE, Job, day_options, job_options
+from headrace.pipeline.cli import LAKE, day_options, job_options
 from headrace.pipeline.finops.focus import VERSION, Issuer, focus_cells
 from headrace.pipeline.lake import schemas
 from headrace.pipeline.lake.tables import of_days, open_lake
 from headrace.pipeline.output import check_output, csv_lines, report_progress, write_file
+from headrace.quota_callbacks.commands import Command
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
     from headrace.pipeline.output import Result
 
 
-@click.command(cls=Job)
+@click.command(cls=Command)
 @LAKE
 @day_options
 @click.option("--output", required=True, metavar="FILE", help="The CSV file, local or in any store.")

@@ -9,12 +9,13 @@ from typing import TYPE_CHECKING
 
 import click
 
-from headrace.pipeline.cli import LAKE, Job, check_input, job_options, kafka_options, settings_of
+from headrace.pipeline.cli import LAKE, check_input, job_options, kafka_options, settings_of
 from headrace.pipeline.ingestion.ingest import Ingest
 from headrace.pipeline.ingestion.sources import FileSource, KafkaSource
 from headrace.pipeline.lake.session import start_session
 from headrace.pipeline.lake.tables import Lake
 from headrace.pipeline.output import report_progress
+from headrace.quota_callbacks.commands import Command
 from headrace.quota_callbacks.records.usage_records import DEFAULT_TOPIC
 
 if TYPE_CHECKING:
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
 DAY_S = 86_400
 
 
-@click.command(cls=Job)
+@click.command(cls=Command)
 @LAKE
 @click.option("--from-files", "folder", metavar="PATH", help="Folder that proxies write to, or a copy of it.")
 @kafka_options

@@ -7,12 +7,13 @@ from typing import TYPE_CHECKING
 import click
 from pyspark.sql import functions as sf
 
-from headrace.pipeline.cli import LAKE, Job, day_options, job_options
+from headrace.pipeline.cli import LAKE, day_options, job_options
 from headrace.pipeline.ingestion.instances import instances
 from headrace.pipeline.lake import schemas
 from headrace.pipeline.lake.retained import removed_before
 from headrace.pipeline.lake.tables import of_days, open_lake
 from headrace.pipeline.output import report_progress, report_result
+from headrace.quota_callbacks.commands import Command
 from headrace.quota_callbacks.records.usage_records import Kind
 
 if TYPE_CHECKING:
@@ -25,7 +26,7 @@ SHOWN = 1000
 """Maximum number of rows printed: about those of a fleet of 30 processes that restarts every night for a month."""
 
 
-@click.command(cls=Job)
+@click.command(cls=Command)
 @LAKE
 @day_options
 @job_options

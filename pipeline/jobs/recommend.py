@@ -14,10 +14,11 @@ from headrace.pipeline.analysis.quota_files import as_kafka_configs, as_toml, en
 from headrace.pipeline.analysis.recommend import needs_of, recommendations
 from headrace.pipeline.analysis.recommend.rules import DEFAULT_LEAST, DEFAULT_WINDOWS, By, Rules
 from headrace.pipeline.analysis.usage import of_one_cluster
-from headrace.pipeline.cli import CLUSTER, DAY, LAKE, Job, day_options, job_options, number_option, settings_of
+from headrace.pipeline.cli import CLUSTER, DAY, LAKE, day_options, job_options, number_option, settings_of
 from headrace.pipeline.lake import schemas
 from headrace.pipeline.lake.tables import Lake, of_days, open_lake
 from headrace.pipeline.output import check_output, report_progress, report_result, write_file
+from headrace.quota_callbacks.commands import Command
 from headrace.quota_callbacks.definitions import BUILTIN_SCHEMA, check_quota_value
 from headrace.quota_callbacks.entities import DEFAULT, QuotaKey
 
@@ -34,7 +35,7 @@ RULES = Rules()
 SHOWN = 20
 
 
-@click.command(cls=Job)
+@click.command(cls=Command)
 @LAKE
 @day_options
 @CLUSTER

@@ -9,12 +9,13 @@ import click
 from pyspark.sql import functions as sf
 
 from headrace.pipeline.analysis.usage import only_cluster
-from headrace.pipeline.cli import CLUSTER, LAKE, Job, day_options, job_options
+from headrace.pipeline.cli import CLUSTER, LAKE, day_options, job_options
 from headrace.pipeline.lake import schemas
 from headrace.pipeline.lake.retained import removed_before
 from headrace.pipeline.lake.tables import of_days, open_lake
 from headrace.pipeline.output import check_output, report_progress, write_file
 from headrace.pipeline.report import TITLE, Days, report
+from headrace.quota_callbacks.commands import Command
 
 if TYPE_CHECKING:
     from datetime import date
@@ -40,7 +41,7 @@ TABLES = {
 }
 
 
-@click.command(cls=Job)
+@click.command(cls=Command)
 @LAKE
 @day_options
 @CLUSTER

@@ -22,13 +22,14 @@ from headrace.pipeline.analysis.rollup import (
     with_clusters,
 )
 from headrace.pipeline.analysis.teams import parse_messages, read_teams
-from headrace.pipeline.cli import LAKE, Job, check_input, day_options, job_options, kafka_options, settings_of
+from headrace.pipeline.cli import LAKE, check_input, day_options, job_options, kafka_options, settings_of
 from headrace.pipeline.ingestion.sources import KafkaSource
 from headrace.pipeline.lake import schemas
 from headrace.pipeline.lake.day_counts import recorded_by_day, rolled_up_by_day
 from headrace.pipeline.lake.stores import read_text
 from headrace.pipeline.lake.tables import Lake, of_days, open_lake
 from headrace.pipeline.output import check_output, csv_lines, report_progress, write_file
+from headrace.quota_callbacks.commands import Command
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -43,7 +44,7 @@ if TYPE_CHECKING:
 SHOWN = 20
 
 
-@click.command(cls=Job)
+@click.command(cls=Command)
 @LAKE
 @day_options
 @click.option(

@@ -9,9 +9,10 @@ import click
 
 from headrace.config.loading import parse_toml, read_text
 from headrace.config.problems import ConfigError
-from headrace.pipeline.cli import JOBS, RUN, Job, command_of, job_options, settings_of
+from headrace.pipeline.cli import JOBS, RUN, command_of, job_options, settings_of
 from headrace.pipeline.errors import InputError, PipelineError
 from headrace.pipeline.output import report_progress
+from headrace.quota_callbacks.commands import Command
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -26,7 +27,7 @@ SPARK: Final = ("master", "packages", "conf")
 """The keys of the table ``[spark]``, which are options of every job."""
 
 
-@click.command(cls=Job)
+@click.command(cls=Command)
 @click.argument("plan", metavar="FILE", type=click.Path(dir_okay=False))
 @job_options
 @click.pass_context

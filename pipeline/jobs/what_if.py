@@ -16,13 +16,14 @@ from headrace.pipeline.analysis.what_if.decisions import decide
 from headrace.pipeline.analysis.what_if.demand import SENDER_AND_API, unserved
 from headrace.pipeline.analysis.what_if.quotas import fixed_quotas
 from headrace.pipeline.analysis.what_if.traces import read_trace
-from headrace.pipeline.cli import CLUSTER, Job, check_input, day_options, job_options, number_option
+from headrace.pipeline.cli import CLUSTER, check_input, day_options, job_options, number_option
 from headrace.pipeline.errors import InputError
 from headrace.pipeline.lake import schemas
 from headrace.pipeline.lake.session import start_session
 from headrace.pipeline.lake.stores import exists
 from headrace.pipeline.lake.tables import of_days, open_lake
 from headrace.pipeline.output import report_progress, report_result
+from headrace.quota_callbacks.commands import Command
 from headrace.quota_callbacks.records.replay import KEYS
 
 if TYPE_CHECKING:
@@ -38,7 +39,7 @@ SHOWN = 20
 DEMAND_AT_MOST = 10.0
 
 
-@click.command(cls=Job)
+@click.command(cls=Command)
 @click.option("--lake", metavar="PATH", help="Folder of the tables: a path, s3a://…, hdfs://…")
 @click.option(
     "--quotas",

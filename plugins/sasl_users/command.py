@@ -13,6 +13,7 @@ from headrace.plugins.sasl_users.lookups import DEFAULT_ITERATIONS, SALT_BYTES
 from headrace.plugins.sasl_users.user_file import UserFile, UserFileError, check_name
 from headrace.proxy.admin.escaping import json_text, printable
 from headrace.proxy.sasl.scram import MAX_ITERATIONS, MIN_ITERATIONS, ScramMechanism, scram_verifier
+from headrace.quota_callbacks.commands import Group
 from headrace.quota_callbacks.options import read_secret
 
 if TYPE_CHECKING:
@@ -30,7 +31,7 @@ _FILE: Final = click.option(
 )
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.group(cls=Group, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
 def users() -> None:
     """Add, list and remove the users that the proxy itself authenticates, by PLAIN and SCRAM.
 

@@ -18,9 +18,10 @@ from headrace.proxy.quota_tools.options import (
     validate_option,
     warn,
 )
+from headrace.quota_callbacks.commands import Command
 
 
-@click.command("client-quotas")
+@click.command("client-quotas", cls=Command)
 @click.option("--describe", is_flag=True, help="Print the quotas of the entities that match.")
 @click.option("--resolve", is_flag=True, help="Print the effective quotas of an entity, and where they come from.")
 @click.option("--alter", is_flag=True, help="Change the quotas of an entity.")

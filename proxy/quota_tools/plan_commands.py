@@ -22,6 +22,7 @@ from headrace.proxy.quota_tools.options import (
     reported_errors,
     warn,
 )
+from headrace.quota_callbacks.commands import Command
 
 if TYPE_CHECKING:
     from headrace.proxy.quota_tools.cluster import QuotaCluster
@@ -40,7 +41,7 @@ prune_option = click.option(
 yes_option = click.option("--yes", is_flag=True, help="Do not ask for a confirmation.")
 
 
-@click.command()
+@click.command(cls=Command)
 @file_argument
 @prune_option
 @yes_option
@@ -71,7 +72,7 @@ def apply(options: ClusterOptions, file: str, prune: bool, yes: bool, as_json: b
             _carry_out(cluster, plan, yes=yes, as_json=as_json, left_out=left_out)
 
 
-@click.command()
+@click.command(cls=Command)
 @file_argument
 @json_option
 @reaches_cluster
@@ -97,7 +98,7 @@ def diff(options: ClusterOptions, file: str, as_json: bool) -> None:
     sys.exit(1 if plan.steps else 0)
 
 
-@click.command("import")
+@click.command("import", cls=Command)
 @click.option("--from", "source_server", metavar="HOST:PORT", help="A broker of the cluster whose quotas are copied.")
 @click.option(
     "--from-config",

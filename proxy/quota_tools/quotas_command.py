@@ -27,6 +27,7 @@ from headrace.proxy.quota_tools.options import (
     validate_option,
     warn,
 )
+from headrace.quota_callbacks.commands import Group
 from headrace.quota_callbacks.entities import LONG_MAX
 
 if TYPE_CHECKING:
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
     from headrace.proxy.quota_tools.options import ClusterOptions
 
 
-@click.group("quotas")
+@click.group("quotas", cls=Group)
 def command() -> None:
     """Describe, resolve and change quotas, at the running proxy or at a broker.
 

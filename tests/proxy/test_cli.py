@@ -13,7 +13,9 @@ import tomllib
 from importlib.metadata import version
 from pathlib import Path
 from types import ModuleType
+from typing import TYPE_CHECKING
 
+import click
 import pytest
 from click.testing import CliRunner
 from jsonschema import Draft202012Validator
@@ -29,6 +31,9 @@ from testbed.preloaded_command import SCRIPT, run_headrace
 from testbed.processes.ports import free_port_block, reserve_ports
 from testbed.proxy_process import ProxyProcess
 from tests.faults.waiting import wait_until
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 ROOT = Path(__file__).parents[2]
 UNREACHABLE = "127.0.0.1:1"
@@ -253,12 +258,25 @@ def test_a_repeated_flag_adds_to_the_first() -> None:
         assert "upstream 127.0.0.1:1, 127.0.0.1:2, 127.0.0.1:3 (" in proxy.output
 
 
-@pytest.mark.parametrize("flag", ["--listen", "--log-level", "--config"])
-def test_a_repeated_flag_with_one_value_is_refused(flag: str) -> None:
-    """Otherwise the first value would be dropped without a word."""
-    result = run_headrace("run", *REQUIRED, flag, "first", flag, "second")
-    assert result.returncode == 2
-    assert f"'{flag}': it has one value, and is given 2 times: first, second" in result.stderr
+def options_with_one_value(group: click.Group, path: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
+    """Yield the names of each command and of each of its options that has one value."""
+    for name in group.list_commands(click.Context(group)):
+        command = group.get_command(click.Context(group), name)
+        if isinstance(command, click.Group):
+            yield from () if name == "pipeline" else options_with_one_value(command, (*path, name))
+        elif command is not None:
+            options = [each for each in command.params if isinstance(each, click.Option)]
+            yield from ((*path, name, each.opts[0]) for each in options if not (each.multiple or each.is_flag))
+
+
+def test_no_command_drops_a_value_of_a_repeated_option() -> None:
+    """Otherwise a command would concern another proxy or file than the first one that is named."""
+    found = list(options_with_one_value(main))
+    assert {("run", "--listen"), ("why", "--admin"), ("quotas", "alter", "--bootstrap-server")} <= set(found)
+    for *path, option in found:
+        result = CliRunner().invoke(main, [*path, option, "1", f"{option}=2"])
+        assert result.exit_code == 2, path
+        assert f"'{option}': it has one value, and is given 2 times" in " ".join(result.output.split()), (path, option)
 
 
 def test_variables_alone_start_a_proxy() -> None:

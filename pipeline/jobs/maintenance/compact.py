@@ -6,9 +6,10 @@ from typing import TYPE_CHECKING
 
 import click
 
-from headrace.pipeline.cli import LAKE, Job, day_options, job_options
+from headrace.pipeline.cli import LAKE, day_options, job_options
 from headrace.pipeline.lake.tables import MADE_BY, RELEASED, Lake, open_lake
 from headrace.pipeline.output import report_progress
+from headrace.quota_callbacks.commands import Command
 
 if TYPE_CHECKING:
     from datetime import date
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
     from headrace.pipeline.output import Result
 
 
-@click.command(cls=Job)
+@click.command(cls=Command)
 @LAKE
 @day_options
 @job_options

@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
-from headrace.pipeline.cli import LAKE, Job, job_options
+from headrace.pipeline.cli import LAKE, job_options
 from headrace.pipeline.ingestion.watermark import SourceState, Watermark
 from headrace.pipeline.lake.stores import exists, files_below, qualified, read_text, remove
 from headrace.pipeline.lake.tables import MADE_BY, Lake, is_old_table, open_lake
 from headrace.pipeline.output import report_progress
+from headrace.quota_callbacks.commands import Command
 
 if TYPE_CHECKING:
     from headrace.pipeline.lake.session import SparkOptions
@@ -33,7 +34,7 @@ _PARTITIONS: Final = {
 }
 
 
-@click.command(cls=Job)
+@click.command(cls=Command)
 @LAKE
 @job_options
 def command(*, spark: SparkOptions, lake: str) -> Result:

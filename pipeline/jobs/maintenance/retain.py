@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
-from headrace.pipeline.cli import LAKE, Job, job_options
+from headrace.pipeline.cli import LAKE, job_options
 from headrace.pipeline.lake.retained import note_removed
 from headrace.pipeline.lake.tables import DAY_COLUMNS, MADE_BY, RELEASED, VERSION_HOURS, Lake, open_lake
 from headrace.pipeline.output import report_progress
+from headrace.quota_callbacks.commands import Command
 from headrace.quota_callbacks.records.usage_records import Kind
 
 if TYPE_CHECKING:
@@ -47,7 +48,7 @@ def _options(command: Callable[..., Result]) -> Callable[..., Result]:
     return run
 
 
-@click.command(cls=Job)
+@click.command(cls=Command)
 @LAKE
 @job_options
 @_options
