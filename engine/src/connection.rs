@@ -86,6 +86,8 @@ pub struct Terms {
     pub most_in_flight: usize,
     pub longest_frame: u32,
     pub most_rows: usize,
+    /// From this time on, a request is left to the control plane, since a login has to be repeated before it.
+    pub until_ns: i64,
 }
 
 /// Why a connection returns.
@@ -640,6 +642,10 @@ impl Connection {
                 return false;
             }
         };
+        if place.now_ns >= self.terms.until_ns {
+            self.leave(Reason::Request);
+            return false;
+        }
         let of_bytes = match row.kind {
             Kind::Produce => self.terms.produced.as_ref(),
             Kind::Fetch | Kind::FetchWithHints => self.terms.fetched.as_ref(),

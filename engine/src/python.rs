@@ -259,7 +259,7 @@ impl PyEngine {
 
     #[pyo3(signature = (client, broker, *, client_id, in_flight, request_tail, produced, fetched,
         request_time, producer_ids, measures_time, fetch_bytes, fetches_alone, most_in_flight, longest_frame, most_rows,
-        client_tls = None, broker_tls = None))]
+        until_ns = None, client_tls = None, broker_tls = None))]
     #[allow(clippy::too_many_arguments)]
     fn relay(
         &mut self,
@@ -278,6 +278,7 @@ impl PyEngine {
         most_in_flight: usize,
         longest_frame: u32,
         most_rows: usize,
+        until_ns: Option<i64>,
         client_tls: Option<&Bound<'_, PyTlsSession>>,
         broker_tls: Option<&Bound<'_, PyTlsSession>>,
     ) -> PyResult<PyProgress> {
@@ -306,6 +307,7 @@ impl PyEngine {
             most_in_flight,
             longest_frame,
             most_rows,
+            until_ns: until_ns.unwrap_or(i64::MAX),
         };
         let in_flight = in_flight
             .into_iter()

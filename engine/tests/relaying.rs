@@ -46,6 +46,7 @@ fn terms() -> Terms {
         most_in_flight: 100,
         longest_frame: 10_000_000,
         most_rows: 100,
+        until_ns: i64::MAX,
     }
 }
 

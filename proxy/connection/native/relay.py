@@ -152,7 +152,7 @@ class NativeRelay:
             and _is_known(state.upstream)
             and not state.draining
             and not state.ends_when_quiet
-            and state.asks_from_s == math.inf
+            and state.asks_from_s > now_s
             and state.mute.until_s <= now_s
             and not state.info.authenticating
             and not state.shared.authorizes
@@ -222,6 +222,7 @@ class NativeRelay:
             most_in_flight=limits.max_in_flight_requests,
             longest_frame=limits.max_frame_bytes,
             most_rows=limits.max_request_rows,
+            until_ns=None if state.asks_from_s == math.inf else int(state.asks_from_s * NS),
             client_tls=state.client.rustls,
             broker_tls=upstream.rustls,
         )

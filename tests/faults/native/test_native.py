@@ -12,17 +12,21 @@ import pytest
 
 from benchmarks.bench.cores import thread_meters
 from headrace.proxy.data_plane.native import EXTENSION, is_installed
+from headrace.quota_callbacks.api_keys import ApiKey
 from testbed.preloaded_command import run_headrace
 from testbed.proxy_process import ProxyProcess
+from tests.clients.tls.proxies import users_file
 from tests.faults import messages
 from tests.faults.fake_broker import HEARTBEAT_REPLY, FakeBroker
 from tests.faults.metrics import series
 from tests.faults.proxy_log import JSON_LOG, assert_no_traceback
-from tests.faults.raw_client import RawClient
+from tests.faults.raw_client import ConnectionEndedError, RawClient
 from tests.faults.waiting import wait_until
+from tests.shared_cluster import SECRETS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
     from tests.faults.fake_broker import Asked, Conversation
     from tests.shared_cluster import FirstBroker
@@ -223,6 +227,22 @@ def test_a_connection_is_native_until_it_is_old(broker: FakeBroker) -> None:
         wait_until(lambda: proxy.metric("headrace_connections_aged_total") == 1, "it is counted")
         assert series(proxy, 'headrace_native_returns_total{reason="recalled"}') == 1
         assert proxy.metric("headrace_errors_total") == 0
+
+
+def test_a_connection_is_native_until_its_session_ends(broker: FakeBroker, tmp_path: Path) -> None:
+    config = '[listen.sasl]\nmode = "terminate"\nmechanisms = ["PLAIN"]\nsession_lifetime = "5s"\n'
+    config += f'[plugins.options.sasl_users]\nfile = "{users_file(tmp_path)}"\n'
+    with proxy_of(broker.address, config) as proxy, RawClient(proxy.port) as client:
+        client.call(messages.SASL_HANDSHAKE, 1, messages.string("PLAIN"))
+        client.call(ApiKey.SASL_AUTHENTICATE, 1, messages.plain_token("alice", SECRETS["alice"]))
+        proved_s = time.monotonic()
+        become_native(proxy, client)
+        with pytest.raises(ConnectionEndedError):
+            while time.monotonic() < proved_s + 20:
+                beat(client)
+        assert time.monotonic() >= proved_s + 4.5
+        proxy.wait_for_log("its session has expired")
+        assert series(proxy, 'headrace_native_returns_total{reason="request"}') == 1
 
 
 def test_a_killed_broker_ends_the_connection(proxy: ProxyProcess) -> None:

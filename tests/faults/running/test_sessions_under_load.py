@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 import pytest
 from confluent_kafka.admin import AdminClient
 
+from headrace.proxy.data_plane.native import is_installed
 from testbed.proxy_process import ProxyProcess
 from tests.clients.java_clients import JavaClients
 from tests.clients.tls.proxies import users_file
@@ -132,6 +133,7 @@ def run_clients(kafka: FirstBroker, folder: Path, topics: list[str], count: int)
         for _, _, group, _ in found:
             wait_until(lambda group=group: len(group.read) > 0, "the group reads", TIMEOUT_S)
         for proxy, _, _, _ in found:
+            wait_until(lambda proxy=proxy: proxy.metric("headrace_native_connections") >= is_installed(), "it is native")
             wait_for_sessions(proxy, count)
         since_s = time.monotonic()
         for _, producer, group, _ in found:

@@ -553,8 +553,8 @@ def test_a_day_is_computed_again_only_if_its_usage_has_changed(spark: SparkSessi
     lake = Lake(spark, str(tmp_path))
     records = [*steady(working_hours(-2, 3)), *burst(9, mib=80)]
     lake.append("usage", usage(spark, records).coalesce(1), "date", "hour")
-    rules = ("--lake", str(tmp_path), "--window", "60", "--least-past", "10")
-    given = (*rules, "--from", "2026-09-22")
+    tuesday = ("--lake", str(tmp_path), "--from", "2026-09-22")
+    given = (*tuesday, "--window", "60", "--least-past", "10")
     assert run(*given)[0] == 0
     first = stored(lake)
     days = {name.rpartition("/")[0] for name in first}
@@ -568,7 +568,7 @@ def test_a_day_is_computed_again_only_if_its_usage_has_changed(spark: SparkSessi
     assert run(*given)[0] == 0
     changed = {name.rpartition("/")[0] for name in first - stored(lake)}
     assert changed == {"anomaly_windows/date=2026-09-21", "anomaly_sketches/date=2026-09-21"}
-    assert run(*given, "--window", "120", "--least-past", "5")[0] == 0
+    assert run(*tuesday, "--window", "120", "--least-past", "5")[0] == 0
     assert first & stored(lake) == set()
     windows = lake.read("anomaly_windows", schemas.ANOMALY_WINDOWS)
     assert [row.window_s for row in windows.select("window_s").distinct().collect()] == [7200]

@@ -6,6 +6,7 @@ import contextlib
 import errno
 import socket
 import struct
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -137,6 +138,25 @@ def test_the_most_in_flight(engine: Any) -> None:
         wire.until(lambda: len(wire.received["broker"]) == 3 * len(BEAT))
         rest = wire.recalled()
         assert (len(rest.in_flight), rest.request_tail) == (2, BEAT * 2)
+
+
+def test_from_a_time_on_requests_are_left_to_the_control_plane(engine: Any) -> None:
+    until_ns = time.monotonic_ns() + 200_000_000
+    with Wire(engine, until_ns=until_ns) as wire:
+        wire.send("client", BEAT)
+        wire.until(lambda: len(wire.received["broker"]) == len(BEAT) or wire.rest is not None)
+        assert wire.rest is None or time.monotonic_ns() >= until_ns
+        while time.monotonic_ns() < until_ns:
+            time.sleep(0.01)
+        wire.send("broker", BEATEN)
+        wire.send("client", BEAT + BEAT)
+        rest = wire.returned()
+        assert (rest.reason, rest.request_tail) == ("request", BEAT + BEAT)
+        assert wire.received["broker"] == BEAT
+    with Wire(engine, until_ns=0) as wire:
+        wire.send("client", BEAT)
+        assert wire.returned().request_tail == BEAT
+        assert not wire.received["broker"]
 
 
 def test_a_fetch_alone(engine: Any) -> None:
