@@ -156,7 +156,7 @@ def test_faults_at_some_bytes(
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("data_plane", ["auto", "python"])
 @pytest.mark.parametrize("version", VERSIONS, ids=lambda version: version.name)
-def test_faults_at_every_fourth_byte(
+def test_resets_at_every_byte_and_other_faults_at_every_fourth(
     authority: Authority, tmp_path: Path, version: ssl.TLSVersion, data_plane: str, rng: random.Random
 ) -> None:
     """By rustls, where the native data plane is installed, and by OpenSSL."""
@@ -166,7 +166,8 @@ def test_faults_at_every_fourth_byte(
     ):
         size = flight_bytes(proxy, broker) - 20
         for kind in Kind:
-            run_faults(proxy, broker, every([kind], range(rng.randrange(4), size, 4)))
+            step = 1 if kind is Kind.RESET else 4
+            run_faults(proxy, broker, every([kind], range(rng.randrange(step), size, step)))
 
 
 def test_a_certificate_that_changes_between_two_connections(authority: Authority, tmp_path: Path) -> None:
