@@ -265,6 +265,7 @@ async def open_stage(request: bytes, reply: bytes, config: str) -> AsyncIterator
     clock = Clock()
     peers = Peers(request, reply, clock, calls)
     shared.clock = clock
+    shared.thread_time = thread_time.ThreadTimeSampler(lambda: thread_time.ONE_OF)
     with _counted(calls), shared.poller.attach():
         if not shared.poller.attached:
             raise RuntimeError("no poller: nothing can be counted here")

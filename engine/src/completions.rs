@@ -4,10 +4,8 @@
 //! hands them over when the control plane asks for it, and with a connection that returns: they are moved, never
 //! copied.
 
-use std::collections::hash_map::RandomState;
-use std::hash::{BuildHasher, Hasher};
-
 use crate::connection::Exchange;
+use crate::random::Random;
 
 const SECOND_NS: i64 = 1_000_000_000;
 
@@ -93,23 +91,13 @@ pub struct Counting {
     pub wanted: Wanted,
     /// The time since 1970 minus the time of the monotonic clock (ns).
     pub wall_offset_ns: i64,
-    state: u64,
+    random: Random,
 }
 
 impl Counting {
     #[must_use]
     pub fn new(wanted: Wanted) -> Self {
-        let state = RandomState::new().build_hasher().finish(); // the keys of the standard library's maps are random
-        Counting { wanted, wall_offset_ns: 0, state }
-    }
-
-    /// Returns a random number from 0 up to 1, without 1 (`SplitMix64` by Vigna).
-    fn draw(&mut self) -> f64 {
-        self.state = self.state.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut mixed = self.state;
-        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        ((mixed ^ (mixed >> 31)) >> 11) as f64 / (1_u64 << 53) as f64
+        Counting { wanted, wall_offset_ns: 0, random: Random::default() }
     }
 }
 
@@ -140,7 +128,7 @@ impl Completions {
                 add(&mut self.collected.sums, counting, &exchange, reply, now_ns);
             }
             if counting.wanted.sample_ratio > 0.0 {
-                let draw = counting.draw();
+                let draw = counting.random.fraction();
                 if draw < counting.wanted.sample_ratio {
                     self.collected.samples.push(Sample { draw, exchange, reply, completed_ns: now_ns });
                 }

@@ -22,6 +22,7 @@ use crate::completions::{Collected, Counting, Wanted};
 use crate::connection::{Connection, Rest, Turn, Workplace};
 use crate::costs::Costs;
 use crate::meters::lock;
+use crate::random::Random;
 use crate::sockets::{PipeLimit, Pipes, READ_BYTES, TAIL_BYTES};
 use crate::table::Table;
 
@@ -31,8 +32,8 @@ pub const COUNTED_APIS: usize = 128;
 /// The most events that one wait returns.
 const EVENTS: usize = 128;
 
-/// One turn in this many is measured, and its thread time is multiplied by this number: reading a thread's time is a
-/// system call.
+/// One turn in this many is measured on average, and its thread time is multiplied by this number: reading a thread's
+/// time is a system call. Which ones is random, so that no client can send its expensive requests between them.
 const MEASURED_ONE_OF: u64 = 7;
 
 /// Least and greatest time in nanoseconds until a charge is tried again after its credit was withdrawn. The least time
@@ -414,7 +415,9 @@ struct Worker {
     later_due_ns: i64,
     /// Connections with completed requests to hand over.
     completed: Vec<u64>,
-    turns: u64,
+    /// The number of turns until one is measured.
+    unmeasured: u64,
+    random: Random,
 }
 
 impl Worker {
@@ -434,7 +437,8 @@ impl Worker {
             later_ns: LATER_NS[0],
             later_due_ns: 0,
             completed: Vec::new(),
-            turns: 0,
+            unmeasured: 1,
+            random: Random::default(),
         })
     }
 
@@ -513,8 +517,11 @@ impl Worker {
 
     fn turn(&mut self, slot: usize) {
         let Some(Some(Slot { id, connection, is_queued, is_listed })) = self.slots.get_mut(slot) else { return };
-        self.turns += 1;
-        let is_measured = self.turns % MEASURED_ONE_OF == 0 && connection.measures_time();
+        self.unmeasured -= 1;
+        let is_measured = self.unmeasured == 0 && connection.measures_time();
+        if self.unmeasured == 0 {
+            self.unmeasured = self.random.around(MEASURED_ONE_OF);
+        }
         let began_ns = if is_measured { clock_ns(ClockId::ThreadCPUTime) } else { 0 };
         self.place.now_ns = clock_ns(ClockId::Monotonic);
         let place = &mut self.place;

@@ -119,8 +119,8 @@ class Engine:
             most_in_flight: the most requests in flight; the next one is not read before there are fewer
             longest_frame: the most bytes of a frame; a longer one ends the native relay
             most_rows: the most topics, partitions and tagged fields of a Produce request whose batches are read
-            until_ns: the time of the monotonic clock from which on the next request ends the native relay, since a login
-                has to be repeated before it; ``None`` for no such time
+            until_ns: the time of the monotonic clock from which on a request ends the native relay, since a login has
+                to be repeated before it; ``None`` for no such time
             client_tls: the state of TLS with the client, after the handshake; ``None`` for plaintext. It must not be
                 used elsewhere until the connection has returned
             broker_tls: the state of TLS with the broker, under the same conditions; ``None`` for plaintext

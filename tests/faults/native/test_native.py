@@ -237,10 +237,10 @@ def test_a_connection_is_native_until_its_session_ends(broker: FakeBroker, tmp_p
         client.call(ApiKey.SASL_AUTHENTICATE, 1, messages.plain_token("alice", SECRETS["alice"]))
         proved_s = time.monotonic()
         become_native(proxy, client)
-        with pytest.raises(ConnectionEndedError):
+        with contextlib.suppress(ConnectionEndedError):
             while time.monotonic() < proved_s + 20:
                 beat(client)
-        assert time.monotonic() >= proved_s + 4.5
+        assert proved_s + 4.5 <= time.monotonic() < proved_s + 20
         proxy.wait_for_log("its session has expired")
         assert series(proxy, 'headrace_native_returns_total{reason="request"}') == 1
 

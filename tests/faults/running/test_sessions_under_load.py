@@ -133,7 +133,9 @@ def run_clients(kafka: FirstBroker, folder: Path, topics: list[str], count: int)
         for _, _, group, _ in found:
             wait_until(lambda group=group: len(group.read) > 0, "the group reads", TIMEOUT_S)
         for proxy, _, _, _ in found:
-            wait_until(lambda proxy=proxy: proxy.metric("headrace_native_connections") >= is_installed(), "it is native")
+            wait_until(
+                lambda proxy=proxy: proxy.metric("headrace_native_connections") >= is_installed(), "it is native"
+            )
             wait_for_sessions(proxy, count)
         since_s = time.monotonic()
         for _, producer, group, _ in found:

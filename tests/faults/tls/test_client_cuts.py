@@ -200,7 +200,9 @@ def test_faults_at_some_bytes(scene: Scene, version: ssl.TLSVersion, rng: random
 
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("version", VERSIONS, ids=lambda version: version.name)
-def test_resets_at_every_byte_and_other_faults_at_every_other(scene: Scene, version: ssl.TLSVersion, rng: random.Random) -> None:
+def test_resets_at_every_byte_and_other_faults_at_every_other(
+    scene: Scene, version: ssl.TLSVersion, rng: random.Random
+) -> None:
     context = scene.context(version)
     offsets = scene.offsets(context)
     for kind in Kind:

@@ -10,7 +10,7 @@ import trio
 from structlog.testing import capture_logs
 
 from headrace.proxy.connection.state.shared_state import Limits
-from headrace.proxy.connection.state.thread_time import ONE_OF
+from headrace.proxy.connection.state.thread_time import ONE_OF, ThreadTimeSampler
 from headrace.proxy.long_work import collector_off
 from headrace.proxy.network.held_bytes import held
 from headrace.proxy.quotas.client_quota_apis import ClientQuotaApis
@@ -97,6 +97,7 @@ async def test_the_work_of_others_while_the_store_is_awaited_is_not_charged(auto
     quota = (QuotaKey.REQUEST_PERCENTAGE, QuotaEntity(client_id="c"), 100_000.0)
     async with open_book(quotas=[quota]) as book:
         book.shared.client_quotas = new_apis(StubStore(be_busy))
+        book.shared.thread_time = ThreadTimeSampler(lambda: ONE_OF)
         await book.round_trip(request(HEARTBEAT, 4, 1), reply(HEARTBEAT, 4, 1))
         assert book.connection.info.measure_thread_time
         measured_ns = 0

@@ -10,7 +10,7 @@ import trio
 
 from headrace.proxy.connection.native.relay import NativeRelay
 from headrace.proxy.connection.state import thread_time
-from headrace.proxy.connection.state.thread_time import ONE_OF
+from headrace.proxy.connection.state.thread_time import ONE_OF, ThreadTimeSampler, random_distance
 from headrace.quota_callbacks.api_keys import ApiKey
 from headrace.quota_callbacks.buckets.client_quotas import ClientQuotas
 from headrace.quota_callbacks.buckets.sampled_rate import Window
@@ -85,6 +85,7 @@ async def test_the_proxys_own_thread_time_is_charged_with_the_next_request(autoj
 async def test_thread_time_goes_on_being_measured(autojump_clock: MockClock) -> None:
     """One of seven steps is measured and represents all."""
     async with open_book(plugins={"costs": Costs(0)}, quotas=[quota(100_000)]) as book:
+        book.shared.thread_time = ThreadTimeSampler(lambda: ONE_OF)
         measured = 0
         for number in range(3 * ONE_OF):
             await book.round_trip(request(HEARTBEAT, 4, number), reply(HEARTBEAT, 4, number))
@@ -250,3 +251,12 @@ async def test_the_time_that_a_thread_of_the_data_plane_has_not_charged_is_added
         book.connection.info.thread_ns = 5
         relay.take_back()
         assert book.connection.info.thread_ns == 12
+
+
+def test_which_steps_are_measured_is_random() -> None:
+    """Otherwise a client could send what takes long in the steps between them."""
+    distances = [random_distance() for _ in range(5_000)]
+    assert set(distances) == set(range(1, 2 * ONE_OF))
+    assert sum(distances) / len(distances) == pytest.approx(ONE_OF, rel=0.05)
+    sampler = ThreadTimeSampler(iter([3, 1, 2, 9]).__next__)
+    assert [bool(sampler.begin()) for _ in range(7)] == [False, False, True, True, False, True, False]
