@@ -212,7 +212,7 @@ dist: $(STAMP)
 
 hashes: $(STAMP)
 	$(PIN) --all-extras --group dev --output-file requirements/dev.txt
-	$(PIN) --extra tracing --extra metrics-otlp --extra usage --output-file requirements/run.txt
+	$(PIN) --extra oauth --extra tracing --extra metrics-otlp --extra usage --output-file requirements/run.txt
 
 # Fails without an advisory service unless AUDIT_OFFLINE=1, and for advisories that judged_advisories.toml does not have.
 audit: $(STAMP) engine-audit

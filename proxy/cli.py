@@ -209,7 +209,7 @@ def enforcement(state: str, admin: AdminServerClient) -> None:
     Turning it off unmutes all clients at once. The state lasts until it is changed again or the proxy restarts; the
     configuration file is not changed.
 
-    The proxy accepts a change with a token of its admin.token_file, with a client certificate that [admin.tls] accepts,
+    The proxy accepts a change with one of its tokens, with a client certificate that [admin.tls] accepts,
     or, without tokens, through its Unix socket.
     """
     enabled = admin.enforcement() if state == "show" else admin.enforce(enabled=state == "on")

@@ -1,7 +1,7 @@
 """Commands of the command line whose options with one value may be given once.
 
-click uses the last value of an option that is given several times and drops the others, so that a command could concern
-another proxy or file than the one that its caller sees first. Used by all commands of Headrace; plugins may use it for
+click uses the last value of an option that is given several times, and drops the others. A command would then act on
+another proxy or file than on the one that is named first. Used by all commands of Headrace; plugins may use it for
 commands that they register in the entry point group ``headrace.commands``.
 """
 
@@ -12,19 +12,30 @@ from collections import Counter
 import click
 
 
-class Command(click.Command):
-    """A command that refuses to take one of several values for an option."""
+class _OneValue(click.Command):
+    """Refuses to take one of several values for an option."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Parse the arguments. Raises `click.BadParameter` if an option with one value is repeated."""
-        _, _, given = self.make_parser(ctx).parse_args([*args])
-        for option, times in Counter(given).items():
-            if times > 1 and isinstance(option, click.Option) and not (option.multiple or option.is_flag):
-                raise click.BadParameter(f"it has one value, and is given {times} times", ctx, option)
-        return super().parse_args(ctx, args)
+        given = [*args]
+        rest = super().parse_args(ctx, args)
+        if not ctx.resilient_parsing:  # as for the completion of a line, of which nothing is executed
+            for option, times in Counter(self.make_parser(ctx).parse_args(given)[2]).items():
+                if times > 1 and isinstance(option, click.Option) and not _may_be_repeated(option):
+                    raise click.BadParameter(f"it has one value, and is given {times} times", ctx, option)
+        return rest
 
 
-class Group(click.Group):
+class Command(_OneValue):
+    """A command whose options with one value may be given once."""
+
+
+class Group(_OneValue, click.Group):
     """A group of such commands."""
 
     command_class = Command
+    group_class = type
+
+
+def _may_be_repeated(option: click.Option) -> bool:
+    return option.multiple or option.is_flag or option.count

@@ -21,11 +21,11 @@ from enum import Enum, StrEnum
 from types import NoneType
 from typing import TYPE_CHECKING, Annotated, Any, Final, TypeAlias, TypeVar, get_args, get_origin
 
-from pydantic import BaseModel, ConfigDict, Field, GetCoreSchemaHandler, Strict, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, GetCoreSchemaHandler, SecretStr, Strict, ValidationError
 from pydantic_core import CoreSchema, InitErrorDetails, PydanticCustomError, core_schema
 
 from headrace.quota_callbacks.files import read_ordinary_file
-from headrace.quota_callbacks.value_texts import Path, dotted, value_text
+from headrace.quota_callbacks.value_texts import Path, dotted, is_secret, value_text
 
 if TYPE_CHECKING:
     from pydantic import GetJsonSchemaHandler
@@ -279,10 +279,19 @@ def _fault(error: dict[str, Any], table: type[Table], outer: Path) -> Fault:
                 rule = f"expected a table, headed [[{dotted(path[:-1])}]]"
             elif isinstance(error["input"], list) and (hint := did_you_mean(place[-1], _leaf_names(table, place[:-1]))):
                 rule += f"; {hint}"
-            return Fault(path=path, rule=rule, found=error["input"])
+            found = error["input"]
+            if isinstance(found, str | list) and _has_secrets(_table_at(table, place)):
+                found = SecretStr("")  # it may be a whole table
+            return Fault(path=path, rule=rule, found=found)
         case _:
             message: str = error["msg"]
             return Fault(path=path, rule=message[:1].lower() + message[1:], found=error["input"])
+
+
+def _has_secrets(table: Any) -> bool:
+    """Return whether a table has keys with secrets, or is one with names that a user chooses."""
+    is_table = isinstance(table, type) and issubclass(table, Table)
+    return not is_table or any(is_secret(path[-1]) for path, _, _ in leaves(table))
 
 
 def expected_of(field: FieldInfo) -> str:

@@ -61,10 +61,11 @@ def value_text(path: Path, value: object) -> str:
     """Return the value at ``path`` as `toml_text`, or `HIDDEN` if it is or may contain a secret.
 
     Text in place of the options of plugins, or of one plugin, is hidden: it may be a whole table. So are the options of
-    a login.
+    a login, and a table or a list in place of a key of it.
     """
     of_plugins = path == _OPTIONS_OF_PLUGINS[:1] or path[:-1] == _OPTIONS_OF_PLUGINS or path == _OPTIONS_OF_PLUGINS
-    of_login = _LOGIN in path and _OPTIONS in path[path.index(_LOGIN) :]
+    of_login = _LOGIN in path and (_OPTIONS in path[path.index(_LOGIN) :] or isinstance(value, Mapping))
+    of_login |= path[-2:] == (_LOGIN, "user") and isinstance(value, list)
     if of_login or any(map(is_secret, path)) or (of_plugins and value and isinstance(value, str | list)):
         return HIDDEN
     return toml_text(value)

@@ -20,7 +20,7 @@ from typing import Any, Final
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-EXTRAS: Final = ("tracing", "metrics-otlp", "usage", "usage-parquet", "quota-topic", "pipeline")
+EXTRAS: Final = ("oauth", "tracing", "metrics-otlp", "usage", "usage-parquet", "quota-topic", "pipeline")
 PINS: Final = Path(__file__).with_name("dev.txt")
 CRATES: Final = Path(__file__).parents[1] / "engine" / "Cargo.lock"
 _PIN: Final = re.compile(r"^([A-Za-z0-9._-]+)==(\S+)")

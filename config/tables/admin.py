@@ -117,8 +117,8 @@ class Admin(Section):
         SecretSource | None,
         secret_source(),
         Key(
-            "The source of bearer tokens, one per line, in place of admin.token_file or beside it: a variable or a "
-            "command, which is read at the start.",
+            "The source of bearer tokens, one per line, in place of admin.token_file or beside it: a variable, a "
+            "command or a file, which is read at the start and not again.",
             restart=True,
         ),
     ] = None

@@ -1,4 +1,4 @@
-"""The process that runs Python functions for Spark on this machine: pyspark's, without the archives on its path.
+"""The process that runs Python functions for Spark on this machine. It is pyspark's, with a shorter path for imports.
 
 Spark puts archives of pyspark and py4j and a jar of its own in front of the path, and Python reads the directory of
 each again before each task (`importlib.invalidate_caches`). This takes 0.1 s, longer than most functions. The installed
@@ -22,7 +22,8 @@ def _is_archive_of_spark(path: str) -> bool:
 def drop_archives() -> None:
     """Remove Spark's archives from the path, if their packages are found without them."""
     others = [path for path in sys.path if not _is_archive_of_spark(path)]
-    if all(PathFinder.find_spec(package, others) for package in ("pyspark", "py4j")):
+    specs = [PathFinder.find_spec(package, others) for package in ("pyspark", "py4j")]
+    if all(spec is not None and spec.loader is not None for spec in specs):  # a folder of that name has no loader
         for path in set(sys.path).difference(others):
             sys.path_importer_cache.pop(path, None)
         sys.path[:] = others

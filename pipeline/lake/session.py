@@ -184,8 +184,9 @@ def _settings_of_new_jvm(options: SparkOptions, needed: Sequence[str], *, is_lit
         settings["spark.sql.shuffle.partitions"] = str(LOCAL_SHUFFLE_PARTITIONS)
         settings["spark.databricks.delta.snapshotPartitions"] = str(LOCAL_LOG_PARTITIONS)
         settings["spark.sql.sources.parallelPartitionDiscovery.parallelism"] = str(LOCAL_LISTING_TASKS)
-        # Spark would use the first Python on the PATH. Another than this one may have another pyspark.
-        if os.environ.setdefault("PYSPARK_PYTHON", sys.executable) == sys.executable:
+        # Spark would use the first Python on the PATH. Another Python or Spark may have another version of pyspark.
+        is_own = os.environ.setdefault("PYSPARK_PYTHON", sys.executable) == sys.executable
+        if is_own and "SPARK_HOME" not in os.environ:
             settings["spark.python.daemon.module"] = python_daemon.__name__
         settings["spark.driver.host"] = settings["spark.driver.bindAddress"] = "127.0.0.1"
         settings |= LITTLE_DATA if is_little else {}

@@ -77,8 +77,8 @@ class Credentials:
     (``sasl.oauthbearer.header.urlencode``), they are not by default."""
     parameters: tuple[tuple[str, str], ...] = field(default=(), repr=False)
     """Further parameters of the request, such as ``audience``. ``repr`` hides them: they may be secret."""
-    extensions: tuple[tuple[str, str], ...] = ()
-    """What brokers are sent beside the token (KIP-342)."""
+    extensions: tuple[tuple[str, str], ...] = field(default=(), repr=False, compare=False)
+    """What brokers are sent beside the token (KIP-342). Identities that differ in it alone share a token."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -81,8 +81,8 @@ def _extensions(text: str) -> tuple[tuple[str, str], ...]:
     found = _pairs("extensions", text, "logicalCluster=lkc-1&identityPoolId=pool-1")
     for name, value in found:
         if not is_extension(name, value):
-            rule = "a name has the letters A to Z and is not auth, and a value has printable characters of ASCII"
-            raise ValueError(f"{MECHANISM}: extensions: {name}: {rule}")
+            rule = "expected names of letters from A to Z other than auth, and values of printable ASCII characters"
+            raise ValueError(f"{MECHANISM}: extensions: {rule}")
     if len(dict(found)) < len(found):
         raise ValueError(f"{MECHANISM}: extensions: a name is there twice")
     return found

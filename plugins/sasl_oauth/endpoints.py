@@ -27,8 +27,12 @@ def _split(url: str) -> SplitResult:
     parts = urlsplit(url)
     if parts.scheme not in {"http", "https"} or not parts.hostname:
         raise ValueError("the URL does not begin with https:// and a host")
-    if parts.port == 0:  # raises ValueError for a port that is not a number up to 65535
-        raise ValueError("the port is 0")
+    try:
+        port = parts.port
+    except ValueError:  # whose text quotes what is behind the colon, which may be a password
+        port = 0
+    if port == 0:
+        raise ValueError("the port is not a number from 1 to 65535")
     return parts
 
 

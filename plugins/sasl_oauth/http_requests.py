@@ -62,19 +62,14 @@ async def request(
             return await _request(method, url, tls, {"Accept": "application/json", **(headers or {})}, content)
     except trio.TooSlowError:
         raise RequestError(f"{shown(url)} did not answer within {timeout_s:g} s") from None
-    except (httpx.HTTPError, httpx.InvalidURL, OSError, ValueError, ImportError) as error:  # the last two: of a proxy
+    except (httpx.HTTPError, httpx.InvalidURL, OSError, ValueError) as error:
         raise RequestError(f"{shown(url)} cannot be reached: {_reason(error)}") from error
 
 
 async def _request(
     method: str, url: str, tls: ssl.SSLContext, headers: Mapping[str, str], content: bytes | None
 ) -> Answer:
-    client = httpx.AsyncClient(
-        verify=tls,
-        timeout=None,  # noqa: S113 -- the caller's deadline is for the whole request
-        follow_redirects=False,
-        trust_env=is_encrypted(url),
-    )
+    client = _client_for(url, tls)
     plain = {**headers, "Accept-Encoding": "identity"}  # a compressed answer could become much longer than it is sent
     async with client, client.stream(method, url, headers=plain, content=content) as answer:
         body = bytearray()
@@ -86,6 +81,20 @@ async def _request(
         if len(body) > LONGEST_ANSWER_BYTES:
             raise RequestError(f"{shown(url)} sent more than {LONGEST_ANSWER_BYTES} bytes")
         return Answer(status=answer.status_code, body=bytes(body))
+
+
+def _client_for(url: str, tls: ssl.SSLContext) -> httpx.AsyncClient:
+    try:
+        return httpx.AsyncClient(
+            verify=tls,
+            timeout=None,  # noqa: S113 -- the caller's deadline is for the whole request
+            follow_redirects=False,
+            trust_env=is_encrypted(url),
+        )
+    except (ValueError, httpx.InvalidURL, ImportError) as error:
+        # httpx quotes the URL of a proxy, or a part of it, which may have a password.
+        reason = str(error) if isinstance(error, ImportError) else "it is not a URL that can be used"
+        raise RequestError(f"{shown(url)} cannot be reached: the proxy in HTTPS_PROXY or ALL_PROXY: {reason}") from None
 
 
 def _reason(error: Exception) -> str:

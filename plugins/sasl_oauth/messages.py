@@ -26,7 +26,9 @@ INVALID_TOKEN: Final = b'{"status":"invalid_token"}'
 
 _SEPARATOR: Final = "\x01"
 _SASL_NAME: Final = r"(?:[\x01-\x2b\x2d-\x3c\x3e-\x7f]|=2C|=3D)+"
-_PAIR: Final = r"[A-Za-z]+=[\x21-\x7e \t\r\n]+\x01"
+_KEY: Final = r"[A-Za-z]+"
+_VALUE: Final = r"[\x21-\x7e \t\r\n]+"
+_PAIR: Final = rf"{_KEY}={_VALUE}\x01"
 _MESSAGE: Final = re.compile(rf"n,(?:a=(?P<authzid>{_SASL_NAME}))?,\x01(?P<pairs>(?:{_PAIR})*)\x01", re.ASCII)
 _RFC_6750_FORM: Final = r"[-._~+/A-Za-z0-9]+=*"
 _AUTH: Final = re.compile(rf"(?P<scheme>\w+) +(?P<token>{_RFC_6750_FORM})", re.ASCII)
@@ -82,4 +84,4 @@ def client_message(token: str, extensions: Iterable[tuple[str, str]] = ()) -> by
 
 def is_extension(name: str, value: str) -> bool:
     """Return whether a client may send this extension (KIP-342, ``OAuthBearerClientInitialResponse``)."""
-    return name != "auth" and re.fullmatch(_PAIR, f"{name}={value}{_SEPARATOR}", re.ASCII) is not None
+    return name != "auth" and bool(re.fullmatch(_KEY, name) and re.fullmatch(_VALUE, value))

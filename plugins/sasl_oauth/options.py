@@ -7,7 +7,7 @@ from typing import Annotated, Final, Self
 
 from pydantic import model_validator
 
-from headrace.plugins.sasl_oauth.endpoints import check_url
+from headrace.plugins.sasl_oauth.endpoints import check_url, shown
 from headrace.quota_callbacks.options import Fault, Parsed, Table, choice, list_of, text, validation_error, whole
 
 DEFAULT_CLOCK_SKEW_S: Final = 30
@@ -39,16 +39,20 @@ class Algorithm(StrEnum):
     EDDSA = "EdDSA"
 
 
+_KEYS_URL: Final = "the URL of a JSON Web Key Set, such as https://idp.example.com/keys"
+
+
 def _parse_url(raw: object) -> str:
     if not isinstance(raw, str):
         raise ValueError  # noqa: TRY004  reported like every invalid value
-    check_url(raw)
+    try:
+        check_url(raw)
+    except ValueError as error:
+        raise validation_error([Fault(rule=f"expected {_KEYS_URL}; {error}", found=shown(raw))]) from None
     return raw
 
 
-_URL: Final = Parsed(
-    "the URL of a JSON Web Key Set, such as https://idp.example.com/keys", _parse_url, {"type": "string"}
-)
+_URL: Final = Parsed(_KEYS_URL, _parse_url, {"type": "string"})
 _PATH: Final = text("the path of a file")
 _CLAIM: Final = text("the name of a claim", longest=_LONGEST_NAME)
 _NAME: Final = text(f"a text of 1 to {_LONGEST_NAME} characters", longest=_LONGEST_NAME)

@@ -19,7 +19,7 @@ from headrace.quota_callbacks.hookspecs import HOOK_VERSION, Metric, PluginConte
 from headrace.quota_callbacks.options import Fault, OptionsError, read_options
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Iterator
 
     from headrace.plugins.sasl_oauth.key_refresh import KeyRefresher
     from headrace.plugins.sasl_oauth.verification import TokenVerifier
@@ -60,9 +60,8 @@ class SaslOAuth:
         if not options.enabled:
             return
         require("plugins.options.sasl_oauth", "oauth", OAUTH)
-        if options.issuer is None and not options.audience:
-            settings = "plugins.options.sasl_oauth.issuer and audience"
-            log.warning("tokens that an issuer with these keys made for any service are accepted", settings=settings)
+        for name, accepted in _accepted_too(options):
+            log.warning(f"{accepted} are accepted", setting=f"plugins.options.sasl_oauth.{name}")
         fetch = _checked_source(options)
         refresher = self._verify_by(options, fetch)
         if not context.dry:
@@ -130,6 +129,14 @@ class SaslOAuth:
         """End the thread that fetches keys."""
         if self._refresher is not None:
             self._refresher.close()
+
+
+def _accepted_too(options: OAuthOptions) -> Iterator[tuple[str, str]]:
+    """Yield the name of each option without which further tokens are accepted, and which these are."""
+    if options.issuer is None:
+        yield "issuer", "tokens of any issuer that signs with these keys"
+    if not options.audience:
+        yield "audience", "tokens without an audience, whatever service they are for,"
 
 
 def _checked_source(options: OAuthOptions) -> Callable[[], bytes]:

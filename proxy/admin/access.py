@@ -53,7 +53,7 @@ _TOKEN: Final = re.compile(rb"[A-Za-z0-9._~+/-]{16,512}=*")
 """RFC 6750's characters of a bearer token. 16 of them are too many to guess: 96 bits if they are random."""
 _PORT: Final = re.compile(r":[0-9]*$")
 _NO_CHANGES: Final = (
-    "changes need a token, and the proxy has none; set admin.token_file (--admin-token-file) or"
+    "changes need a token, and the proxy has none; set admin.token_file (--admin-token-file), admin.token or"
     " admin.tls.client_certificates, or let admin.listen be a Unix socket, such as unix:/run/headrace/admin.sock"
 )
 _QUOTED_CHARACTERS: Final = 80
@@ -100,7 +100,7 @@ class Access:
             return None
         if await self._tokens.authorize(request.headers.get("authorization")):
             return None
-        reason = "this needs the header Authorization: Bearer, with a token of admin.token_file"
+        reason = "this needs the header Authorization: Bearer, with a token of admin.token_file or admin.token"
         if by_certificate:
             reason += f", or {certificate}"
         response = refused(reason, HTTPStatus.UNAUTHORIZED, ("WWW-Authenticate", "Bearer"))
@@ -155,7 +155,10 @@ class Tokens:
     """The tokens of ``admin.token``, and those in ``admin.token_file``, which may be replaced at any time."""
 
     def __init__(self, path: str | None, source: SecretSource | None = None) -> None:
-        """``path`` is that of the file; ``source`` is read here alone. Raises `ValueError` if one is not valid."""
+        """Read the file at ``path`` and the ``source``, which is not read again; blocks.
+
+        Raises `ValueError` if one of them is not valid.
+        """
         self._path = path
         self._fixed = () if source is None else read_tokens(source)
         self._tokens = () if path is None else read_tokens(path)

@@ -27,7 +27,7 @@ not ready, or the problem."""
 
 _HTTPS: Final = "use https://, and --admin-ca unless a public authority has issued its certificate"
 _ADVICE: Final = {
-    http.client.UNAUTHORIZED: "give a file that contains a token of admin.token_file with --token-file",
+    http.client.UNAUTHORIZED: "give a file that contains a token of the proxy with --token-file",
     http.client.FORBIDDEN: "",  # the server's reason names the setting
 }
 """The advice that is printed after the server's reason, by the status of the response."""

@@ -15,7 +15,7 @@ from __future__ import annotations
 import re
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from email.utils import formatdate
 from enum import IntEnum
 from http import HTTPStatus
@@ -77,7 +77,7 @@ class HttpRequest:
     path: str
     query: Mapping[str, str]
     """Query parameters by name; if a name is repeated, its last value."""
-    headers: Mapping[str, str]
+    headers: Mapping[str, str] = field(repr=False)
     """Headers by name in lower case; the values of a repeated name are joined by commas."""
     read_body: Callable[[], Awaitable[bytes]]
     """Receives the body. Raises `MalformedRequestError` if it has no stated length, or exceeds `MAX_BODY_BYTES`."""

@@ -165,7 +165,9 @@ def _is_json(request: HttpRequest) -> bool:
     return request.headers.get("content-type", "").partition(";")[0].strip().lower() == "application/json"
 
 
-def open_admin(nursery: trio.Nursery, settings: Callable[[], Admin], operations: Operations) -> AdminAddress | None:
+async def open_admin(
+    nursery: trio.Nursery, settings: Callable[[], Admin], operations: Operations
+) -> AdminAddress | None:
     """Start the admin server, and return its address, or ``None`` if none is configured.
 
     ``settings`` returns the configuration that is in force. Raises `StartupError` if the tokens, the certificate or the
@@ -176,7 +178,7 @@ def open_admin(nursery: trio.Nursery, settings: Callable[[], Admin], operations:
         return None
     try:
         has_tokens = config.token_file is not None or config.token is not None
-        tokens = Tokens(config.token_file, config.token) if has_tokens else None
+        tokens = await trio.to_thread.run_sync(Tokens, config.token_file, config.token) if has_tokens else None
     except ValueError as error:
         raise StartupError(str(error)) from error
     counters = operations.admin_counters

@@ -15,7 +15,7 @@ import trio
 from headrace.proxy.connection.opening.broker_login import log_in
 from headrace.proxy.connection.opening.client_users import broker_login_of
 from headrace.proxy.connection.opening.token_logins import learn_owner
-from headrace.proxy.connection.state.client_sasl import SESSION_HAS_ENDED
+from headrace.proxy.connection.state.client_sasl import MAX_LIFETIME_S, SESSION_HAS_ENDED
 from headrace.proxy.connection.state.in_flight import Exchange
 from headrace.proxy.connection.state.reply_actions import KeepForProxy, reply_layout
 from headrace.proxy.connection.state.thread_time import Stopwatch
@@ -79,7 +79,9 @@ async def _log_in_to_broker(state: ConnectionState, head: RequestHead, own: Upst
     state.note_authenticating()
     state.note_broker_login_began(began_s)
     lifetime_s = await log_in(ask, state.shared.hooks, state.info, settings, state.listener.upstream.setting)
-    state.note_broker_login(math.inf if lifetime_s is None else began_s + SESSION_SHARE * lifetime_s)
+    if lifetime_s is None or lifetime_s > MAX_LIFETIME_S:
+        lifetime_s = math.inf
+    state.note_broker_login(began_s + SESSION_SHARE * lifetime_s)
 
 
 async def _ask_for_acceptance(state: ConnectionState, head: RequestHead) -> None:

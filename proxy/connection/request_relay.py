@@ -349,6 +349,7 @@ class RequestRelay(RequestForwarding):
             if not state.accepted:
                 self._count_handshake(API_NAMES[head.api_key], head.size)
             waits = state.logs_in_next or state.token_login is not None
+            waits |= sasl is not None and sasl.session_end_s <= self.now_s
             if head.api_key != ApiKey.API_VERSIONS or not waits:
                 return False
         self._unaccepted = head

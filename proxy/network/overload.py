@@ -183,17 +183,18 @@ class Memory:
 
 def default_max_memory_bytes(groups: Path = Path("/sys/fs/cgroup"), own: Path = Path("/proc/self/cgroup")) -> int:
     """Return `SHARE_OF_LIMIT` of the lowest memory limit of the control groups (version 2) that contain this process,
-    such as those of a container or of a systemd unit; 0 if there is none.
+    such as those of a container or of a systemd unit (``MemoryMax``, ``MemoryHigh``); 0 if there is none.
 
     ``groups`` is where they are mounted, and ``own`` the file that names the one of this process.
     """
     limits = []
     with suppress(OSError):
-        names = [line.removeprefix("0::/") for line in own.read_text().splitlines() if line.startswith("0::/")]
+        lines = own.read_text(errors="surrogateescape").splitlines()
+        names = [line.removeprefix("0::/") for line in lines if line.startswith("0::/")]
         for group in (each for name in names for each in (groups / name, *(groups / name).parents)):
-            if group.is_relative_to(groups):
+            for file in ("memory.max", "memory.high") if group.is_relative_to(groups) else ():
                 with suppress(OSError, ValueError):  # the group at the top has no file, and "max" is no limit
-                    limits.append(int((group / "memory.max").read_text()))
+                    limits.append(int((group / file).read_text()))
     return int(min(limits, default=0) * SHARE_OF_LIMIT)
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import structlog
+
 from headrace.config.tables.plugins import OnError
 from headrace.config.values import count_threads
 from headrace.proxy.connection.state.shared_state import SharedState
@@ -36,6 +38,8 @@ if TYPE_CHECKING:
     from headrace.config.schema import Config
     from headrace.proxy.network.upstream import Upstream
     from headrace.quota_callbacks.topic_names import TopicNames
+
+log = structlog.get_logger("headrace.listeners")
 
 
 def create_hook_calls(config: Config, plugins: pluggy.PluginManager | None) -> HookCalls:
@@ -117,7 +121,10 @@ def create_admission(config: Config, counters: Counters) -> Admission:
     """
     descriptors = raise_descriptor_limit()
     opened = open_descriptors() + sum(1 + len(list(each.node_ids)) for each in ports_of(config))
-    overload = Overload(counters, descriptors=descriptors, opened=opened, max_memory_bytes=max_memory_bytes(config))
+    most_bytes = max_memory_bytes(config)
+    if config.limits.max_memory is None and most_bytes:
+        log.info("limits.max_memory is a share of the memory limit of the container or service", bytes=most_bytes)
+    overload = Overload(counters, descriptors=descriptors, opened=opened, max_memory_bytes=most_bytes)
     return Admission(
         admission_limits_of(config, overload.most_connections),
         counters,

@@ -147,7 +147,7 @@ class Server:
             log_plugins(choice_of(config))
         try:
             async with trio.open_nursery() as outer:
-                self._open_admin(outer)
+                await self._open_admin(outer)
                 if await self._quotas.open(self._stop):
                     outer.start_soon(self._quotas.run)
                     await self._open_bucket_state(outer)
@@ -320,11 +320,11 @@ class Server:
             if state.counted_user is not None:
                 self._admission.leave_user(state.counted_user)
 
-    def _open_admin(self, nursery: trio.Nursery) -> None:
+    async def _open_admin(self, nursery: trio.Nursery) -> None:
         if self._config.admin.listen is not None:
             from headrace.proxy.admin.server import open_admin
 
-            self.admin_address = open_admin(nursery, lambda: self.reloader.config.admin, self.operations)
+            self.admin_address = await open_admin(nursery, lambda: self.reloader.config.admin, self.operations)
 
     async def _open_bucket_state(self, nursery: trio.Nursery) -> None:
         """Restore bucket state from before a restart, before clients are served, and start to save it regularly."""

@@ -198,7 +198,7 @@ def test_keys_that_are_not_there(text: str, message: str) -> None:
 
 def test_a_section_that_is_no_table_does_not_make_its_keys_missing() -> None:
     assert problems('listen = "127.0.0.1:9192"\nupstream.bootstrap_servers = ["a:1"]\n') == [
-        'headrace.toml:1: listen = "127.0.0.1:9192": expected a table: [listen] and keys below it'
+        "headrace.toml:1: listen = ***: expected a table: [listen] and keys below it"
     ]
 
 

@@ -263,6 +263,14 @@ def test_a_further_listener_has_a_port_everywhere(helm: Path) -> None:
         ("tls.clientCertificates=required", "tls.clientCaSecretName: set the Secret"),
         ("tls.certManager.enabled=true", "tls.certManager.issuerRef.name: set the issuer"),
         ("upstream.sasl.mechanism=PLAIN", "upstream.sasl.passwordSecretName: set the Secret"),
+        (
+            "upstream.sasl.mechanism=OAUTHBEARER,upstream.sasl.user=u,upstream.sasl.passwordSecretName=s",
+            "config.upstream.sasl.options.token_endpoint: set the URL",
+        ),
+        (
+            "admin.tls.secretName=x,config.admin.tls.client_certificates=required",
+            "config.admin.tls.client_certificates: with required, the kubelet's probes fail",
+        ),
         ("config.listen.address=:1", "config.listen.address: the chart sets this key from other values"),
         ("config.listen.tls.key_file=x", "config.listen.tls.key_file: the chart sets this key from other values"),
         ("config.admin.tls.certificate_file=x", "config.admin.tls: set the Secret with the admin server's certificate"),

@@ -270,7 +270,7 @@ def options_with_one_value(group: click.Group, path: tuple[str, ...] = ()) -> It
 
 
 def test_no_command_drops_a_value_of_a_repeated_option() -> None:
-    """Otherwise a command would concern another proxy or file than the first one that is named."""
+    """Otherwise a command would act on another proxy or file than on the one that is named first."""
     found = list(options_with_one_value(main))
     assert {("run", "--listen"), ("why", "--admin"), ("quotas", "alter", "--bootstrap-server")} <= set(found)
     for *path, option in found:

@@ -192,6 +192,7 @@ class NativeRelay:
     def _begin(self, terms: RelayTerms, current: Exchange, upstream: Socket) -> None:
         state, data_plane, limits = self._state, self._data_plane, self._state.limits
         self._terms = terms
+        until_ns = None if state.asks_from_s == math.inf else int(state.asks_from_s * NS)
         numbers: list[int | None] = []
         for bucket in (terms.produced, terms.fetched, terms.request_time):
             meter = None if bucket is None else data_plane.meters.take(bucket)
@@ -222,7 +223,7 @@ class NativeRelay:
             most_in_flight=limits.max_in_flight_requests,
             longest_frame=limits.max_frame_bytes,
             most_rows=limits.max_request_rows,
-            until_ns=None if state.asks_from_s == math.inf else int(state.asks_from_s * NS),
+            until_ns=until_ns,
             client_tls=state.client.rustls,
             broker_tls=upstream.rustls,
         )

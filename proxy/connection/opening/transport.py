@@ -78,13 +78,17 @@ async def _read_proxy_header(state: ConnectionState, client: PlainSocket) -> Non
 async def _adopt_subject(state: ConnectionState, tls: ListenerTls, certificate: bytes) -> None:
     """Make the subject of a client's certificate, which was verified in the handshake, the user of the connection.
 
-    Where the proxy authenticates clients by SASL, that decides, as at a broker's SASL_SSL listener. For a subject that
-    the mapping rules have not seen, they may take longer than a handshake, so they wait for a turn like one.
+    Where the proxy authenticates clients by SASL, that decides, as at a broker's SASL_SSL listener. Mapping rules may
+    take longer than a handshake for a new subject, so this waits for a turn of its address, as a handshake does.
     """
     if tls.principals is None or (state.sasl is not None and state.sasl.is_missing):
         return
-    async with state.shared.handshakes.turns.turn(state.info.peer.host):
-        principal = tls.principals.principal(distinguished_name(certificate))
+    subject = distinguished_name(certificate)
+    if tls.principals.takes_long(subject):
+        async with state.shared.handshakes.turns.turn(state.info.peer.host):
+            principal = tls.principals.principal(subject)
+    else:
+        principal = tls.principals.principal(subject)
     if not principal:
         raise NoPrincipal(
             "TLS: no user follows from the client's certificate: its subject, or what a rule makes of it, is empty"

@@ -72,6 +72,16 @@ def _fetch(request: Message, by_id: TopicsById) -> Iterator[Requirement]:
         yield one if is_consumer else one._replace(any_of=(cluster(Operation.CLUSTER_ACTION),))
 
 
+def _offset_for_leader_epoch(request: Message, by_id: TopicsById) -> Iterator[Requirement]:
+    """Yield DESCRIBE of the topics or CLUSTER_ACTION, by which followers are served.
+
+    Source: ``KafkaApis.handleOffsetForLeaderEpochRequest``.
+    """
+    for row in request["topics"]:
+        one = by_id.topic(row, Operation.DESCRIBE, "topic")
+        yield one._replace(any_of=(*one.any_of, cluster(Operation.CLUSTER_ACTION)))
+
+
 def _metadata(request: Message, by_id: TopicsById) -> Iterator[Requirement]:
     """Yield DESCRIBE for topics that are named; the reply is filtered if topics are named by id, or for all topics.
 
@@ -276,7 +286,7 @@ TABLE: Final[dict[int, Entry]] = {
     ApiKey.DELETE_TOPICS: Entry(_delete_topics, frozenset({"topic_names", "topics.name", "topics.topic_id"})),
     ApiKey.DELETE_RECORDS: _parts(Topics(_O.DELETE)),
     ApiKey.INIT_PRODUCER_ID: Entry(_init_producer_id, frozenset({"transactional_id", "enable2_pc"})),
-    ApiKey.OFFSET_FOR_LEADER_EPOCH: _parts(Topics(_O.DESCRIBE, "topics", "topic")),
+    ApiKey.OFFSET_FOR_LEADER_EPOCH: Entry(_offset_for_leader_epoch, frozenset({"topics.topic"})),
     ApiKey.ADD_PARTITIONS_TO_TXN: Entry(
         _add_partitions_to_txn, frozenset({"v3_and_below_transactional_id", "v3_and_below_topics.name"})
     ),

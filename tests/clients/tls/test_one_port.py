@@ -256,23 +256,21 @@ class Load:
 
 
 @pytest.mark.exhaustive
-@pytest.mark.parametrize(
-    "rotation_of",
-    [
-        of_the_listener,
-        pytest.param(of_authorities_of_clients, marks=pytest.mark.exhaustive),
-        pytest.param(of_the_proxy_at_brokers, marks=pytest.mark.exhaustive),
-    ],
-)
+@pytest.mark.parametrize("data_plane", ["auto", "python"])
+@pytest.mark.parametrize("rotation_of", [of_the_listener, of_authorities_of_clients, of_the_proxy_at_brokers])
 def test_certificates_are_replaced_under_load(
-    secure_kafka: SecureKafka, tmp_path: Path, rotation_of: Callable[[SecureKafka, Path], Rotation]
+    secure_kafka: SecureKafka, tmp_path: Path, rotation_of: Callable[[SecureKafka, Path], Rotation], data_plane: str
 ) -> None:
-    """No request fails at its first try, no connection ends, and each new connection is served at every moment."""
+    """No request fails at its first try, no connection ends, and each new connection is served at every moment.
+
+    By rustls, where the native data plane is installed, and by OpenSSL.
+    """
     rotation = rotation_of(secure_kafka, tmp_path)
     topic = unique("rotated")
     servers = secure_kafka.address(rotation.port)
     with ExitStack() as stack:
-        proxy = stack.enter_context(ProxyProcess(servers, config=rotation.config + HIGH_QUOTAS))
+        config = f'data_plane = "{data_plane}"\n{rotation.config}{HIGH_QUOTAS}'
+        proxy = stack.enter_context(ProxyProcess(servers, config=config))
         settings: dict[str, str | int | float | bool] = {"bootstrap.servers": proxy.bootstrap_servers}
         if rotation.client is not None:
             settings |= {"security.protocol": "SSL", **rotation.client.librdkafka_settings()}

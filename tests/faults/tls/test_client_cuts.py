@@ -129,7 +129,7 @@ class Scene:
         with self._connected() as sock:
             client = Client(sock, context, None, self._new_numbers())
             assert len(client.answered()) == REQUESTS
-            assert self.proxy.metric("headrace_native_connections") == self._is_native
+            wait_until(lambda: self.proxy.metric("headrace_native_connections") == self._is_native, "it is native")
             return [*range(client.ends[0]), *range(client.ends[-2], client.ends[-1])]
 
     def _new_numbers(self) -> range:

@@ -58,13 +58,20 @@ def test_the_size_of_folders(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("master", "python", "is_used"),
-    [("local[2]", sys.executable, True), ("local[2]", "/other/python3", False), ("spark://a:1", sys.executable, False)],
+    ("master", "environment", "is_used"),
+    [
+        ("local[2]", {}, True),
+        ("local[2]", {"PYSPARK_PYTHON": "/other/python3"}, False),
+        ("local[2]", {"SPARK_HOME": "/opt/spark"}, False),
+        ("spark://a:1", {}, False),
+    ],
 )
-def test_the_daemon_without_archives_is_that_of_the_same_python(
-    monkeypatch: pytest.MonkeyPatch, master: str, python: str, *, is_used: bool
+def test_the_daemon_without_archives_is_for_the_same_python_and_spark(
+    monkeypatch: pytest.MonkeyPatch, master: str, environment: dict[str, str], *, is_used: bool
 ) -> None:
-    monkeypatch.setenv("PYSPARK_PYTHON", python)
+    monkeypatch.delenv("SPARK_HOME", raising=False)
+    for name, value in ({"PYSPARK_PYTHON": sys.executable} | environment).items():
+        monkeypatch.setenv(name, value)
     settings = _settings_of_new_jvm(SparkOptions(master=master, conf={}), [], is_little=False)
     assert settings.get("spark.python.daemon.module") == ("headrace.pipeline.lake.python_daemon" if is_used else None)
 
@@ -84,9 +91,10 @@ def test_archives_are_dropped_if_their_packages_are_installed(
         "/spark/python/lib/py4j-0.10.9.9-src.zip",
         "/j/spark-core_2.13-4.0.0.jar",
     ]
-    for package in ("pyspark", "py4j") if is_installed else ("pyspark",):
+    for package in ("pyspark", "py4j"):
         (tmp_path / package).mkdir()
-        (tmp_path / package / "__init__.py").touch()
+        if is_installed or package == "pyspark":
+            (tmp_path / package / "__init__.py").touch()
     monkeypatch.setattr(sys, "path", [*archives, "/a/users.zip", str(tmp_path)])
     python_daemon.drop_archives()
     assert sys.path == [*([] if is_installed else archives), "/a/users.zip", str(tmp_path)]

@@ -97,7 +97,7 @@ def test_urls_that_may_be_used(url: str) -> None:
         ("idp.example.com", "does not begin with https://"),
         ("https://", "does not begin with https://"),
         ("", "does not begin with https://"),
-        ("https://idp.example.com:0/", "the port is 0"),
+        ("https://idp.example.com:0/", "the port is not a number from 1 to 65535"),
         ("https://idp.example.com:99999/", "[Pp]ort"),
         ("https://[::1/", "IPv6"),
         ("https://idp.example.com/\n", "printable ASCII"),

@@ -165,14 +165,21 @@ def test_required_scopes(configure: Configure, keys: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("restricted", "warned"), [({}, True), ({"issuer": "https://idp.example.com"}, False), ({"audience": ["a"]}, False)]
+    ("restricted", "missing"),
+    [
+        ({}, ["issuer", "audience"]),
+        ({"issuer": "https://idp.example.com"}, ["audience"]),
+        ({"audience": ["a"]}, ["issuer"]),
+        ({"issuer": "https://idp.example.com", "audience": ["a"]}, []),
+    ],
 )
-def test_tokens_for_any_service_are_warned_of(
-    configure: Configure, keys: Path, restricted: dict[str, Any], warned: bool
+def test_a_warning_names_each_restriction_that_is_missing(
+    configure: Configure, keys: Path, restricted: dict[str, Any], missing: list[str]
 ) -> None:
     with structlog.testing.capture_logs() as lines:
         configure({"jwks_file": str(keys), **restricted})
-    assert any("for any service" in line["event"] for line in lines) == warned
+    settings = [line["setting"] for line in lines if line["event"].endswith("are accepted")]
+    assert settings == [f"plugins.options.sasl_oauth.{name}" for name in missing]
 
 
 def test_other_claims_and_algorithms(configure: Configure, keys: Path) -> None:

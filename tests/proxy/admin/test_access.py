@@ -183,6 +183,8 @@ async def test_tokens_of_a_variable_are_read_once(monkeypatch: pytest.MonkeyPatc
     monkeypatch.delenv("ADMIN_TOKEN")
     assert await tokens.authorize(f"Bearer {TOKEN}")
     assert await tokens.authorize(f"Bearer {TOKEN}-of-the-file")
+    printed = SecretSource(command=("printf", f"{TOKEN}\\n{TOKEN}x\\n"))
+    assert read_tokens(printed) == (TOKEN.encode(), f"{TOKEN}x".encode())
     assert not await tokens.authorize(f"Bearer {TOKEN}x")
     with pytest.raises(ValueError, match=r"^admin\.token: the variable ADMIN_TOKEN: the variable is not set$"):
         Tokens(None, SecretSource(env="ADMIN_TOKEN"))

@@ -141,11 +141,10 @@ def test_the_most_in_flight(engine: Any) -> None:
 
 
 def test_from_a_time_on_requests_are_left_to_the_control_plane(engine: Any) -> None:
-    until_ns = time.monotonic_ns() + 200_000_000
+    until_ns = time.monotonic_ns() + 2_000_000_000
     with Wire(engine, until_ns=until_ns) as wire:
         wire.send("client", BEAT)
-        wire.until(lambda: len(wire.received["broker"]) == len(BEAT) or wire.rest is not None)
-        assert wire.rest is None or time.monotonic_ns() >= until_ns
+        wire.until(lambda: len(wire.received["broker"]) == len(BEAT))
         while time.monotonic_ns() < until_ns:
             time.sleep(0.01)
         wire.send("broker", BEATEN)

@@ -181,6 +181,9 @@ def test_the_default_is_a_share_of_the_lowest_limit(
         group = tmp_path / "groups" / name
         group.mkdir(parents=True, exist_ok=True)
         (group / "memory.max").write_text(text)
-    (tmp_path / "own").write_text(own)
+    (tmp_path / "own").write_bytes(b"7:name=\xff:/\n" + own.encode())
     assert default_max_memory_bytes(tmp_path / "groups", tmp_path / "own") == expected
     assert default_max_memory_bytes(tmp_path / "groups", tmp_path / "missing") == 0
+    if expected:
+        (tmp_path / "groups" / "memory.high").write_text("50\n")
+        assert default_max_memory_bytes(tmp_path / "groups", tmp_path / "own") == 40

@@ -10,7 +10,6 @@ import structlog
 import trio
 
 from headrace.proxy import long_work
-from headrace.proxy.quotas import client_quota_apis
 from headrace.proxy.quotas.client_quota_apis import ClientQuotaApis
 from headrace.proxy.quotas.definitions import QuotaDefinitions
 from headrace.proxy.quotas.follower import StoreFollower
@@ -123,17 +122,18 @@ async def test_of_many_alterations_one_is_worked_on_at_a_time(
     ]
     body = memoryview(encode("AlterClientQuotasRequest", 1, {"entries": entries, "validate_only": True}))
     at_work, most = 0, 0
+    unchanged = long_work.in_slices
 
     async def in_slices(steps: Generator[None, None, T], paused: Callable[[], AbstractContextManager[None]]) -> T:
         nonlocal at_work, most
         at_work += 1
         most = max(most, at_work)
         try:
-            return await long_work.in_slices(steps, paused)
+            return await unchanged(steps, paused)
         finally:
             at_work -= 1
 
-    monkeypatch.setattr(client_quota_apis, "in_slices", in_slices)
+    monkeypatch.setattr(long_work, "in_slices", in_slices)
     async with trio.open_nursery() as nursery:
         for _ in range(5):
             nursery.start_soon(partial(one.apis.answer, allowed=True), CLIENT, ALTER, 1, body)

@@ -260,7 +260,7 @@ def test_as_many_topics_as_allowed_of_many_clients_at_once_take_turns(security: 
         contextlib.ExitStack() as stack,
         no_long_turn(proxy),
     ):
-        clients = [stack.enter_context(RawClient(proxy.port, client_id="raw")) for _ in range(40)]
+        clients = [stack.enter_context(RawClient(proxy.port, client_id="raw")) for _ in range(12)]
         for client in clients:
             client.send(create_topics(9_900))
         assert all(client.rest() == b"" for client in clients)

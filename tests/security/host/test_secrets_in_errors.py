@@ -12,8 +12,11 @@ from pydantic import BaseModel
 from headrace.config.loading import loads
 from headrace.config.problems import ConfigError
 from headrace.plugins.metrics.options import options_of
+from headrace.plugins.sasl_oauth import SaslOAuth
 from headrace.plugins.sasl_oauth.client_exchange import credentials_of
+from headrace.plugins.sasl_oauth.http_requests import RequestError, request, tls_context
 from headrace.plugins.usage_records import UsageRecords
+from headrace.proxy.admin.http import HttpRequest
 from headrace.proxy.errors import StartupError
 from headrace.proxy.hooks.calls.hook_calls import HookCalls
 from headrace.proxy.hooks.loading import new_plugin_manager, register
@@ -58,6 +61,16 @@ def error_of(plugin: Any, options: Mapping[str, Any]) -> str:
         f'listen.advertised_host = "SASL://user:{SECRET}@kafka"\n',
         f'admin.listen = "user:{SECRET}@kafka:9090x"\n',
         f'admin.token = "{SECRET}"\n',
+        f'upstream = "PLAIN alice {SECRET}"\n',
+        f'upstream.sasl = "PLAIN alice {SECRET}"\n',
+        f'upstream.sasl = ["PLAIN", "alice", "{SECRET}"]\n',
+        f'upstream.sasl.user = ["alice", "{SECRET}"]\n',
+        f'upstream.sasl.mechanism = {{ name = "PLAIN", value = "{SECRET}" }}\n',
+        f'upstream.owner_lookup = "PLAIN alice {SECRET}"\n',
+        f'listen.tls = "key {SECRET}"\n',
+        f'admin.tls = ["key", "{SECRET}"]\n',
+        f'listeners = "{SECRET}"\n',
+        f'listeners.x = "{SECRET}"\n',
     ],
 )
 def test_errors_of_the_file(text: str) -> None:
@@ -71,6 +84,47 @@ def test_an_environment_variable_that_is_not_toml() -> None:
     with pytest.raises(ConfigError) as caught:
         loads(MINIMAL, environment=environment)
     assert str(caught.value).startswith("HEADRACE_PLUGINS__OPTIONS ***: expected a table for each plugin")
+
+
+def test_listeners_of_an_environment_variable() -> None:
+    environment = {"HEADRACE_LISTENERS": f'{{ x = {{ sasl = {{ password = "{SECRET}" }} }}'}
+    with pytest.raises(ConfigError) as caught:
+        loads(MINIMAL, environment=environment)
+    assert SECRET not in str(caught.value)
+
+
+@pytest.mark.parametrize("url", [f"https://proxy:{SECRET}/et@idp/keys", f"http://idp.example.com/keys?key={SECRET}"])
+def test_the_url_of_keys_and_of_tokens(url: str) -> None:
+    assert SECRET not in error_of(SaslOAuth(), {"jwks_url": url})
+    secret, options = SecretSource(env="P"), {"token_endpoint": url}
+    login = UpstreamSasl(mechanism="OAUTHBEARER", user="a", password=secret, options=options)
+    with pytest.raises(ValueError, match="token_endpoint") as caught:
+        credentials_of(login)
+    assert SECRET not in str(caught.value)
+
+
+@pytest.mark.parametrize("proxy", [f"http://user:{SECRET}/et@proxy:3128", f"ftp://{SECRET}@proxy:3128"])
+async def test_the_url_of_a_proxy(monkeypatch: pytest.MonkeyPatch, proxy: str) -> None:
+    monkeypatch.setenv("HTTPS_PROXY", proxy)
+    with pytest.raises(RequestError, match="the proxy in HTTPS_PROXY") as caught:
+        await request("GET", "https://idp.example.com/keys", tls=tls_context(None))
+    assert SECRET not in str(caught.value)
+
+
+def test_the_headers_of_a_request_to_the_admin_server() -> None:
+    async def no_body() -> bytes:
+        return b""
+
+    head = HttpRequest(
+        method="GET",
+        path="/",
+        query={},
+        headers={"authorization": f"Bearer {SECRET}"},
+        read_body=no_body,
+        client="127.0.0.1",
+        subject=None,
+    )
+    assert SECRET not in repr(head)
 
 
 @pytest.mark.parametrize(

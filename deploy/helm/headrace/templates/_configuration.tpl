@@ -7,6 +7,12 @@ headrace.toml: what follows from values, and .Values.config. Both are tables; a 
 {{- if and (not .Values.admin.tls.secretName) (dig "admin" "tls" dict .Values.config) -}}
 {{- fail "config.admin.tls: set the Secret with the admin server's certificate in admin.tls.secretName" -}}
 {{- end -}}
+{{- if eq "required" (dig "admin" "tls" "client_certificates" "" .Values.config | toString) -}}
+{{- fail "config.admin.tls.client_certificates: with required, the kubelet's probes fail, since they show no certificate; expected none or requested" -}}
+{{- end -}}
+{{- if and (eq .Values.upstream.sasl.mechanism "OAUTHBEARER") (not (dig "upstream" "sasl" "options" "token_endpoint" "" .Values.config)) -}}
+{{- fail "config.upstream.sasl.options.token_endpoint: set the URL that issues tokens, which upstream.sasl.mechanism=OAUTHBEARER needs" -}}
+{{- end -}}
 {{- range $name, $port := .Values.service.listenerPorts -}}
 {{- $address := dig "listeners" $name "address" "" $.Values.config | toString -}}
 {{- if not (hasSuffix (printf ":%d" (int $port)) $address) -}}

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import TYPE_CHECKING, Final
 
 from headrace.proxy.errors import ClientFault
@@ -30,11 +29,9 @@ MAX_SUBJECT_BYTES: Final = 8192
 MAX_OID_BYTES: Final = 64
 """Maximum length of an attribute's type, encoded. Those in use have up to 20."""
 MAX_RULES: Final = 64
-"""Maximum number of rules. Kafka has no limit, but each is applied to each new connection until one matches."""
-
-
+"""Maximum number of rules. Kafka has no limit, but each is applied to each new subject until one matches."""
 REMEMBERED_SUBJECTS: Final = 1024
-"""Number of subjects whose users are remembered: a few MiB if all are as long as they may be."""
+"""Number of subjects whose users are remembered: at most 15 MiB, if all are as long as they may be and refused."""
 
 
 class NoPrincipal(ClientFault):
@@ -249,7 +246,7 @@ class PrincipalRules:
     ``$1``, ``${name}``, and a backslash before a literal character.
     """
 
-    __slots__ = ("_outcome", "_rules", "_text")
+    __slots__ = ("_found", "_rules", "_text")
 
     def __init__(self, text: str) -> None:
         """Raise `ValueError`, which names the rule, for rules that Kafka refuses and for patterns without support.
@@ -263,7 +260,7 @@ class PrincipalRules:
         if len(found) > MAX_RULES:
             raise ValueError(f"{len(found)} rules; the most is {MAX_RULES}")
         self._rules = tuple(_parsed(number, rule) for number, rule in enumerate(found, 1))
-        self._outcome = lru_cache(REMEMBERED_SUBJECTS)(self._applied)
+        self._found: dict[str, str | NoPrincipal] = {}
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self._text!r})"
@@ -273,13 +270,22 @@ class PrincipalRules:
 
         Raises `NoMatchingRule`, and `NoPrincipal` for a name or a user of more than `MAX_PRINCIPAL_CHARACTERS`.
         """
-        found = self._outcome(_bounded(name, "the subject of the certificate"))
+        _bounded(name, "the subject of the certificate")
+        if name not in self._found:
+            if len(self._found) >= REMEMBERED_SUBJECTS:
+                del self._found[next(iter(self._found))]
+            self._found[name] = self._applied(name)
+        found = self._found[name]
         if isinstance(found, NoPrincipal):
             raise type(found)(*found.args)
         return found
 
+    def takes_long(self, name: str) -> bool:
+        """Return whether `principal` may take long for this name: rules have to be applied to it."""
+        return self._rules[0] is not None and name not in self._found
+
     def _applied(self, name: str) -> str | NoPrincipal:
-        """Return the user, or the reason why there is none, which costs as much to find out."""
+        """Return the user, or the reason why there is none."""
         budget = StepBudget()
         for number, rule in enumerate(self._rules, 1):
             if rule is None:

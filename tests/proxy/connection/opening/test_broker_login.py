@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING
 
 import pytest
@@ -178,6 +179,20 @@ async def test_a_broker_that_does_not_answer_a_renewed_login_is_given_up(autojum
         assert not state.ended
         end_if_overdue(state, trio.current_time() + timeout_s + 1)
         assert state.reason == "upstream: the proxy's login took longer than limits.login_timeout = 60 s"
+
+
+@pytest.mark.parametrize(("lifetime_ms", "ends"), [(0, False), (SESSION_MS, True), (2**63 - 1, False)])
+async def test_a_session_that_lasts_for_ever_is_not_renewed(
+    lifetime_ms: int, ends: bool, autojump_clock: MockClock
+) -> None:
+    """The largest number is later than the data plane can count."""
+    async with open_book(plugins=PLUGINS, sasl=TERMINATING, login=OWN) as book:
+        await authenticate(book, "alice")
+        await book.client.sends(BEAT)
+        await book.upstream.wait_for_dial(1)
+        await accept_login(book.broker, "proxy", lifetime_ms=lifetime_ms)
+        assert await book.broker.receives() == BEAT
+        assert (book.connection.asks_from_s < math.inf) is ends
 
 
 def paced(key: QuotaKey, limit: float) -> list[tuple[str, QuotaEntity, Quota]]:

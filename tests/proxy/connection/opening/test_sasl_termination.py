@@ -16,6 +16,7 @@ from headrace.proxy.connection.opening.sasl_termination import REFUSAL_DELAY_S
 from headrace.proxy.connection.state.authentication import REPEATED_AFTER_S
 from headrace.proxy.connection.state.client_sasl import MAX_LIFETIME_S
 from headrace.proxy.connection.state.shared_state import Limits
+from headrace.quota_callbacks.api_keys import ApiKey
 from headrace.quota_callbacks.entities import ANONYMOUS
 from headrace.quota_callbacks.hookspecs import HOOK_VERSION, hookimpl
 from headrace.quota_callbacks.sasl import SaslStep
@@ -189,3 +190,16 @@ async def test_a_second_login_is_by_the_same_mechanism(autojump_clock: MockClock
         assert answer["error_code"] == SASL_AUTHENTICATION_FAILED
         assert f"'{TWO_TOKENS}' requested by client is not supported for re-auth" in str(answer["error_message"])
         await book.client.receives_the_end()
+
+
+@pytest.mark.parametrize("api_key", [ApiKey.API_VERSIONS, HEARTBEAT])
+async def test_after_the_end_of_a_session_nothing_but_a_login_is_served(
+    api_key: int, autojump_clock: MockClock
+) -> None:
+    async with open_book(plugins={"lifetimes": Lifetimes(60.0)}, sasl=TERMINATING) as book:
+        await authenticate(book, "alice")
+        await beat(book)
+        await trio.sleep(61)
+        await book.client.sends(request(api_key, 4 if api_key == HEARTBEAT else 0, 7))
+        await book.client.receives_the_end()
+        assert "its session has expired" in str(book.connection.reason)

@@ -133,6 +133,15 @@ def test_a_follower_needs_cluster_action(version: int) -> None:
     assert [each.operation for each in one.any_of] == [Operation.CLUSTER_ACTION]
 
 
+def test_epochs_are_for_consumers_and_followers() -> None:
+    body = encode("OffsetForLeaderEpochRequest", 4, {"replica_id": -1, "topics": [{"topic": "a", "partitions": []}]})
+    (one,) = requirements_of(ApiKey.OFFSET_FOR_LEADER_EPOCH, 4, body, known).found
+    assert [(each.operation, each.resource_type) for each in one.any_of] == [
+        (Operation.DESCRIBE, ResourceType.TOPIC),
+        (Operation.CLUSTER_ACTION, ResourceType.CLUSTER),
+    ]
+
+
 def test_splitting_keeps_other_rows_and_merging_adds_one_for_each_denied(rng: Random) -> None:
     split = 0
     for key, version, _request, body in every_request(rng):

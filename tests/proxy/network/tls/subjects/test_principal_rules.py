@@ -10,7 +10,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.proxy.network.tls.subjects.mapping_patterns import Pattern, StepBudget
-from headrace.proxy.network.tls.subjects.principals import MAX_RULES, NoMatchingRule, NoPrincipal, PrincipalRules
+from headrace.proxy.network.tls.subjects.principals import (
+    MAX_RULES,
+    REMEMBERED_SUBJECTS,
+    NoMatchingRule,
+    NoPrincipal,
+    PrincipalRules,
+)
 from headrace.quota_callbacks.identities import MAX_PRINCIPAL_CHARACTERS
 from testbed.kafka.jvm import kafka_classes, start_jvm
 
@@ -246,11 +252,18 @@ def test_rules_are_applied_once_to_each_subject(monkeypatch: pytest.MonkeyPatch)
         return matches(pattern, text, budget)
 
     monkeypatch.setattr(Pattern, "matches", noted)
-    for _ in range(3):
+    for begins in (True, False, False):
+        assert rules.takes_long("CN=alice") is begins
         assert rules.principal("CN=alice") == "alice"
         with pytest.raises(NoMatchingRule, match="no mapping rule matches the subject 'CN=BOB'"):
             rules.principal("CN=BOB")
     assert applied == ["CN=alice", "CN=BOB"]
+    assert not PrincipalRules("DEFAULT").takes_long("CN=alice")
+    for number in range(REMEMBERED_SUBJECTS):
+        name = "CN=" + "".join("abcdefghij"[int(digit)] for digit in str(number))
+        assert rules.takes_long(name)
+        assert rules.principal(name) == name[3:]
+    assert rules.takes_long("CN=alice")
 
 
 def test_rules_show_their_text() -> None:
