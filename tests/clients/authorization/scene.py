@@ -55,6 +55,8 @@ RULES: Final = (
     ("deny", "Read", "group", "literal", "group-secret"),
     ("allow", "Write", "transactional_id", "literal", "tx-1"),
     ("allow", "DescribeConfigs", "group", "literal", "group-1"),
+    ("allow", "Describe", "cluster", "literal", "kafka-cluster"),
+    ("allow", "DescribeConfigs", "cluster", "literal", "kafka-cluster"),
 )
 """Effect, operation, type of the resource, type and name of the pattern; for bob. There are none for alice."""
 
@@ -92,6 +94,7 @@ def configuration(folder: Path) -> str:
     return (
         '[listen.sasl]\nmode = "terminate"\nmechanisms = ["PLAIN"]\n'
         f'[plugins.options.sasl_users]\nfile = "{users_file(folder)}"\n'
+        '[client_quotas]\nadministrators = ["bob"]\n'  # as far as the rules permit it
         f"[plugins.options.authorization]\nenabled = true\n{rules}{HIGH_QUOTAS}"
     )
 
@@ -121,6 +124,7 @@ def scene(folder: Path) -> Iterator[Scene]:
 
 def _binding(effect: str, operation: str, resource: str, pattern: str, name: str) -> AclBinding:
     types = {
+        "cluster": ResourceType.BROKER,
         "topic": ResourceType.TOPIC,
         "group": ResourceType.GROUP,
         "transactional_id": ResourceType.TRANSACTIONAL_ID,
