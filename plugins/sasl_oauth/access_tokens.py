@@ -12,15 +12,16 @@ import base64
 import re
 from dataclasses import dataclass, field
 from importlib import import_module
-from typing import TYPE_CHECKING, Final, TypeGuard
-from urllib.parse import quote_plus, urlencode
+from typing import TYPE_CHECKING, Final, TypeAlias, TypeGuard
+from urllib.parse import parse_qsl, quote_plus, urlencode
 
 import structlog
 import trio
 
 from headrace.plugins.sasl_oauth.endpoints import shown
 from headrace.plugins.sasl_oauth.jwt import TokenError, read_jwt, read_object
-from headrace.plugins.sasl_oauth.messages import LONGEST_MESSAGE_BYTES, MessageError, client_message
+from headrace.plugins.sasl_oauth.messages import LONGEST_MESSAGE_BYTES, MECHANISM, MessageError, client_message
+from headrace.quota_callbacks.options import read_secret
 from headrace.quota_callbacks.secret_sources import SecretError, SecretSource
 
 if TYPE_CHECKING:
@@ -47,6 +48,8 @@ of a token that is fetched again because a broker refused it."""
 MOST_IDENTITIES: Final = 1024
 """Maximum number of identities whose tokens are kept: 64 KiB each at most, in practice 2 KiB."""
 
+Pairs: TypeAlias = tuple[tuple[str, str], ...]
+_OWN_PARAMETERS: Final = frozenset({"grant_type", "scope", "client_id", "client_secret"})
 HTTP_OK: Final = 200
 _ERROR_CODE: Final = re.compile(r"[a-z_]{1,64}")
 """The errors of RFC 6749, section 5.2. Messages contain nothing else of an answer, which may repeat what was sent."""
@@ -75,9 +78,11 @@ class Credentials:
     header_urlencode: bool = False
     """Whether client id and secret are form-encoded in the header (RFC 6749, section 2.3.1). As in Kafka
     (``sasl.oauthbearer.header.urlencode``), they are not by default."""
-    parameters: tuple[tuple[str, str], ...] = field(default=(), repr=False)
+    parameters: Pairs = field(default=(), repr=False)
     """Further parameters of the request, such as ``audience``. ``repr`` hides them: they may be secret."""
-    extensions: tuple[tuple[str, str], ...] = field(default=(), repr=False, compare=False)
+    parameters_file: str | None = None
+    """A file with these parameters, form-encoded, in place of ``parameters``; read for each request."""
+    extensions: Pairs = field(default=(), repr=False, compare=False)
     """What brokers are sent beside the token (KIP-342). Identities that differ in it alone share a token."""
 
 
@@ -167,10 +172,10 @@ class AccessTokens:
         raise TokenUnavailableError(entry.failure)
 
     async def _fetch(self, credentials: Credentials) -> AccessToken:
-        secret, tls = await trio.to_thread.run_sync(_prepare, credentials, abandon_on_cancel=True)
+        secret, parameters, tls = await trio.to_thread.run_sync(_prepare, credentials, abandon_on_cancel=True)
         from headrace.plugins.sasl_oauth.http_requests import RequestError, request  # imported by _prepare
 
-        fields = [("grant_type", "client_credentials"), *credentials.parameters]
+        fields = [("grant_type", "client_credentials"), *parameters]
         if credentials.scope is not None:
             fields.append(("scope", credentials.scope))
         headers = {"Content-Type": "application/x-www-form-urlencoded"}
@@ -211,18 +216,41 @@ def _note_failure(entry: _Entry, credentials: Credentials, reason: str) -> None:
         log.warning("no token for OAUTHBEARER", client_id=credentials.client_id, reason=reason)
 
 
-def _prepare(credentials: Credentials) -> tuple[str, ssl.SSLContext]:
-    """Return the secret and the settings of TLS, and import what requests need; blocks."""
+def form_pairs(option: str, text: str, example: str) -> Pairs:
+    """Return the names and values in a form-encoded text. Raises `ValueError`, without the text."""
+    try:
+        return tuple(parse_qsl(text, keep_blank_values=True, strict_parsing=bool(text), errors="strict"))
+    except ValueError:
+        raise ValueError(f'{MECHANISM}: {option}: expected a form-encoded text, such as "{example}"') from None
+
+
+def parameters_of(option: str, text: str) -> Pairs:
+    """Return further parameters of a request. Raises `ValueError`, without their values."""
+    found = form_pairs(option, text, "audience=kafka&resource=https%3A%2F%2Fkafka.example.com")
+    for name, _ in found:
+        if name in _OWN_PARAMETERS:
+            raise ValueError(f"{MECHANISM}: {option}: {name} is not a further parameter; the proxy sends it itself")
+    return found
+
+
+def _prepare(credentials: Credentials) -> tuple[str, Pairs, ssl.SSLContext]:
+    """Return the secret, further parameters and the settings of TLS, and import what requests need; blocks."""
     requests = import_module("headrace.plugins.sasl_oauth.http_requests")
     try:
         secret = credentials.secret.read()
     except SecretError as error:
         raise TokenUnavailableError(f"the client secret cannot be read: {error}") from None
+    parameters, file = credentials.parameters, credentials.parameters_file
+    if file is not None:
+        try:
+            parameters = parameters_of("parameters_file", read_secret(file))
+        except ValueError as error:
+            raise TokenUnavailableError(f"{file}: {error}") from None
     try:
         tls: ssl.SSLContext = requests.tls_context(credentials.ca_file)
     except OSError as error:
         raise TokenUnavailableError(f"{credentials.ca_file or 'the authorities of the system'}: {error}") from None
-    return secret, tls
+    return secret, parameters, tls
 
 
 def read_answer(answer: Answer, now_s: float) -> tuple[str, float]:

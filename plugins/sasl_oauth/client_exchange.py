@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
-from urllib.parse import parse_qsl
 
-from headrace.plugins.sasl_oauth.access_tokens import Credentials, TokenUnavailableError
+from headrace.plugins.sasl_oauth.access_tokens import Credentials, TokenUnavailableError, form_pairs, parameters_of
 from headrace.plugins.sasl_oauth.endpoints import check_url
 from headrace.plugins.sasl_oauth.messages import ACKNOWLEDGEMENT, MECHANISM, client_message, is_extension
 from headrace.quota_callbacks.sasl import SaslRefused
@@ -23,10 +22,10 @@ OPTIONS: Final = (
     "client_authentication",
     "header_urlencode",
     "parameters",
+    "parameters_file",
     "extensions",
 )
 """The options of `UpstreamSasl` that this mechanism has."""
-_OWN_PARAMETERS: Final = frozenset({"grant_type", "scope", "client_id", "client_secret"})
 _TRUTH: Final = {"true": True, "false": False}
 _IN_BODY: Final = {"body": True, "header": False}
 
@@ -48,6 +47,9 @@ def credentials_of(settings: UpstreamSasl) -> Credentials:
     header_urlencode = _chosen(settings, "header_urlencode", _TRUTH, "false")
     if secret_in_body and header_urlencode:
         raise ValueError(f'{MECHANISM}: header_urlencode has no effect if client_authentication is "body"')
+    parameters_file = settings.options.get("parameters_file")
+    if parameters_file is not None and "parameters" in settings.options:
+        raise ValueError(f"{MECHANISM}: expected either parameters or parameters_file")
     return Credentials(
         endpoint=endpoint,
         client_id=settings.user,
@@ -56,7 +58,8 @@ def credentials_of(settings: UpstreamSasl) -> Credentials:
         ca_file=settings.options.get("ca_file"),
         secret_in_body=secret_in_body,
         header_urlencode=header_urlencode,
-        parameters=_parameters(settings.options.get("parameters", "")),
+        parameters=parameters_of("parameters", settings.options.get("parameters", "")),
+        parameters_file=parameters_file,
         extensions=_extensions(settings.options.get("extensions", "")),
     )
 
@@ -69,30 +72,14 @@ def _chosen(settings: UpstreamSasl, name: str, meanings: Mapping[str, bool], def
     return meanings[found]
 
 
-def _pairs(option: str, text: str, example: str) -> tuple[tuple[str, str], ...]:
-    """Return the names and values in a form-encoded text. Raises `ValueError`, without the text."""
-    try:
-        return tuple(parse_qsl(text, keep_blank_values=True, strict_parsing=bool(text), errors="strict"))
-    except ValueError:
-        raise ValueError(f'{MECHANISM}: {option}: expected a form-encoded text, such as "{example}"') from None
-
-
 def _extensions(text: str) -> tuple[tuple[str, str], ...]:
-    found = _pairs("extensions", text, "logicalCluster=lkc-1&identityPoolId=pool-1")
+    found = form_pairs("extensions", text, "logicalCluster=lkc-1&identityPoolId=pool-1")
     for name, value in found:
         if not is_extension(name, value):
             rule = "expected names of letters from A to Z other than auth, and values of printable ASCII characters"
             raise ValueError(f"{MECHANISM}: extensions: {rule}")
     if len(dict(found)) < len(found):
         raise ValueError(f"{MECHANISM}: extensions: a name is there twice")
-    return found
-
-
-def _parameters(text: str) -> tuple[tuple[str, str], ...]:
-    found = _pairs("parameters", text, "audience=kafka&resource=https%3A%2F%2Fkafka.example.com")
-    for name, _ in found:
-        if name in _OWN_PARAMETERS:
-            raise ValueError(f"{MECHANISM}: parameters: {name} is not a further parameter; the proxy sends it itself")
     return found
 
 

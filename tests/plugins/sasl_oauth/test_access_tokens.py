@@ -110,6 +110,21 @@ async def test_a_request_for_a_strict_provider_with_further_parameters(
     }
 
 
+async def test_parameters_of_a_file(
+    tokens: AccessTokens, credentials: Credentials, provider: IdentityProvider, tmp_path: Path
+) -> None:
+    counting(provider)
+    file = tmp_path / "parameters"
+    from_file = replace(credentials, parameters_file=str(file))
+    with pytest.raises(TokenUnavailableError, match="parameters: cannot be read: no such file"):
+        await tokens.token(from_file)
+    file.write_text("client_assertion=s3cr3t&audience=kafka\n")
+    await trio.sleep(RETRY_S)
+    await tokens.token(from_file)
+    (asked,) = provider.asked
+    assert (asked.form["client_assertion"], asked.form["audience"]) == (["s3cr3t"], ["kafka"])
+
+
 async def test_a_request_with_the_secret_in_its_body(
     tokens: AccessTokens, credentials: Credentials, provider: IdentityProvider
 ) -> None:
@@ -422,6 +437,7 @@ def test_settings_are_credentials() -> None:
         (settings({**GOOD, "extensions": "pool%0A=y"}), "extensions: expected names of letters from A to Z"),
         (settings({**GOOD, "extensions": "a=b&a=c"}), "extensions: a name is there twice"),
         (settings({**GOOD, "parameters": "audience"}), "parameters: expected a form-encoded text"),
+        (settings({**GOOD, "parameters": "a=b", "parameters_file": "/c"}), "either parameters or parameters_file"),
         (settings({**GOOD, "parameters": "a=%FF"}), "parameters: expected a form-encoded text"),
         (settings({**GOOD, "parameters": "a=b&scope=c"}), "parameters: scope is not a further parameter"),
         (settings(GOOD, None), "expected a user, the client id, and a password"),
