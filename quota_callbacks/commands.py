@@ -17,13 +17,14 @@ class _OneValue(click.Command):
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Parse the arguments. Raises `click.BadParameter` if an option with one value is repeated."""
-        given = [*args]
-        rest = super().parse_args(ctx, args)
         if not ctx.resilient_parsing:  # as for the completion of a line, of which nothing is executed
-            for option, times in Counter(self.make_parser(ctx).parse_args(given)[2]).items():
-                if times > 1 and isinstance(option, click.Option) and not _may_be_repeated(option):
+            _, _, given = self.make_parser(ctx).parse_args([*args])
+            options = Counter(each for each in given if isinstance(each, click.Option))
+            is_help = any(option.is_eager for option in options)  # or --version: nothing else is done
+            for option, times in options.items():
+                if times > 1 and not is_help and not _may_be_repeated(option):
                     raise click.BadParameter(f"it has one value, and is given {times} times", ctx, option)
-        return rest
+        return super().parse_args(ctx, args)
 
 
 class Command(_OneValue):

@@ -116,6 +116,7 @@ def _subject(choices: Choices) -> bytes:
 
 
 def _apply(rules: PrincipalRules, name: str) -> None:
+    rules._found.clear()  # else rules would not be applied to a name of an earlier input
     with contextlib.suppress(NoPrincipal):
         assert len(rules.principal(name)) <= MAX_PRINCIPAL_CHARACTERS
 
