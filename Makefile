@@ -131,7 +131,7 @@ test: $(STAMP)
 
 # With a smaller share of the processors than the other tests, the longest first. The output of a target comes at its end.
 checks-and-pipeline: $(STAMP)
-	@nice -n 5 $(SIDE_BY_SIDE) --output-sync=target pipeline-tests checks engine-tests
+	@nice -n 2 $(SIDE_BY_SIDE) --output-sync=target pipeline-tests checks engine-tests
 
 unit-tests-as-they-run: $(STAMP)
 	@$(MAKE) --no-print-directory --output-sync=none unit-tests
