@@ -61,7 +61,7 @@ def json_schema(
     ``names`` has the quota keys and entity types that exist, ``options`` the classes of the options of plugins by name.
     A class with a type of which there is no JSON Schema is left out, so that its table may have any options.
     """
-    tables = {name: table for name, table in options.items() if has_json_schema(table)}
+    tables = {name: table for name, table in options.items() if json_schema_problem(table) is None}
     classes: list[type[BaseModel]] = [Config, *tables.values()]
     models: list[tuple[type[BaseModel], JsonSchemaMode]] = [(each, _MODE) for each in classes]
     references, described = models_json_schema(models, schema_generator=_Generator)
@@ -79,13 +79,13 @@ def json_schema(
     return head | {name: value for name, value in schema.items() if name not in head}
 
 
-def has_json_schema(table: type[Table]) -> bool:
-    """Return whether there is a JSON Schema of the options of a plugin, whose types may be any."""
+def json_schema_problem(table: type[Table]) -> str | None:
+    """Return why there is no JSON Schema of the options of a plugin, which may have any types; ``None`` if there is."""
     try:
         table.model_json_schema(schema_generator=_Generator)
-    except Exception:  # noqa: BLE001 -- of pydantic, or of a plugin's own class; the command line warns
-        return False
-    return True
+    except Exception as error:  # noqa: BLE001 -- of pydantic, or of a plugin's own class; the command line prints it
+        return str(error).partition("\n")[0] or type(error).__name__
+    return None
 
 
 def _name_of(reference: JsonSchemaValue) -> str:

@@ -181,7 +181,7 @@ def config_schema(path: Path | None) -> None:
     It has the options of all installed plugins. With --config, it has those of the plugins of that file, and their
     quota keys and entity types, too.
     """
-    from headrace.config.editing import has_json_schema, json_schema_text
+    from headrace.config.editing import json_schema_problem, json_schema_text
     from headrace.config.loading import load
     from headrace.config.problems import ConfigError
     from headrace.config.schema import Log
@@ -195,8 +195,10 @@ def config_schema(path: Path | None) -> None:
         names, tables = options_tables(config)
     except (ConfigError, StartupError) as error:
         _fail(str(error))
-    for name in (name for name, table in tables.items() if not has_json_schema(table)):
-        click.echo(f"warning: the options of {name} are not described: they have no JSON Schema", err=True)
+    for name, table in tables.items():
+        if (problem := json_schema_problem(table)) is not None:
+            reason = f"they have no JSON Schema: {problem}"
+            click.echo(f"warning: the options of {name} are not described: {reason}", err=True)
     click.echo(json_schema_text(names, tables), nl=False)
 
 

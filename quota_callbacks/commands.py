@@ -12,8 +12,8 @@ from collections import Counter
 import click
 
 
-class _OneValue(click.Command):
-    """Refuses to take one of several values for an option."""
+class Command(click.Command):
+    """A command whose options with one value may be given once."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Parse the arguments. Raises `click.BadParameter` if an option with one value is repeated."""
@@ -27,11 +27,7 @@ class _OneValue(click.Command):
         return super().parse_args(ctx, args)
 
 
-class Command(_OneValue):
-    """A command whose options with one value may be given once."""
-
-
-class Group(_OneValue, click.Group):
+class Group(Command, click.Group):
     """A group of such commands."""
 
     command_class = Command

@@ -5,7 +5,6 @@
 //! copied.
 
 use crate::connection::Exchange;
-use crate::random::Random;
 
 const SECOND_NS: i64 = 1_000_000_000;
 
@@ -91,13 +90,13 @@ pub struct Counting {
     pub wanted: Wanted,
     /// The time since 1970 minus the time of the monotonic clock (ns).
     pub wall_offset_ns: i64,
-    random: Random,
+    random: fastrand::Rng,
 }
 
 impl Counting {
     #[must_use]
     pub fn new(wanted: Wanted) -> Self {
-        Counting { wanted, wall_offset_ns: 0, random: Random::default() }
+        Counting { wanted, wall_offset_ns: 0, random: fastrand::Rng::new() }
     }
 }
 
@@ -128,7 +127,7 @@ impl Completions {
                 add(&mut self.collected.sums, counting, &exchange, reply, now_ns);
             }
             if counting.wanted.sample_ratio > 0.0 {
-                let draw = counting.random.fraction();
+                let draw = counting.random.f64();
                 if draw < counting.wanted.sample_ratio {
                     self.collected.samples.push(Sample { draw, exchange, reply, completed_ns: now_ns });
                 }

@@ -22,7 +22,6 @@ use crate::completions::{Collected, Counting, Wanted};
 use crate::connection::{Connection, Rest, Turn, Workplace};
 use crate::costs::Costs;
 use crate::meters::lock;
-use crate::random::Random;
 use crate::sockets::{PipeLimit, Pipes, READ_BYTES, TAIL_BYTES};
 use crate::table::Table;
 
@@ -417,7 +416,7 @@ struct Worker {
     completed: Vec<u64>,
     /// The number of turns until one is measured.
     unmeasured: u64,
-    random: Random,
+    random: fastrand::Rng,
 }
 
 impl Worker {
@@ -438,7 +437,7 @@ impl Worker {
             later_due_ns: 0,
             completed: Vec::new(),
             unmeasured: 1,
-            random: Random::default(),
+            random: fastrand::Rng::new(),
         })
     }
 
@@ -520,7 +519,7 @@ impl Worker {
         self.unmeasured -= 1;
         let is_measured = self.unmeasured == 0 && connection.measures_time();
         if self.unmeasured == 0 {
-            self.unmeasured = self.random.around(MEASURED_ONE_OF);
+            self.unmeasured = self.random.u64(1..2 * MEASURED_ONE_OF);
         }
         let began_ns = if is_measured { clock_ns(ClockId::ThreadCPUTime) } else { 0 };
         self.place.now_ns = clock_ns(ClockId::Monotonic);

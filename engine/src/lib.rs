@@ -9,7 +9,6 @@
 //! - `heads`, `walks`, `fields`: Kafka's protocol
 //! - `meters`: credit and charges
 //! - `costs`: what requests have cost lately, and how many may be in flight
-//! - `random`: random numbers
 //! - `table`: the APIs that are relayed
 //! - `tls`: TLS, by rustls
 
@@ -22,7 +21,6 @@ pub mod heads;
 pub mod meters;
 #[cfg(feature = "extension-module")]
 pub mod python;
-pub mod random;
 pub mod sockets;
 pub mod table;
 pub mod tls;

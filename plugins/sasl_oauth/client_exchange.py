@@ -12,7 +12,7 @@ from headrace.quota_callbacks.sasl import SaslRefused
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from headrace.plugins.sasl_oauth.access_tokens import AccessToken, AccessTokens
+    from headrace.plugins.sasl_oauth.access_tokens import AccessToken, AccessTokens, Pairs
     from headrace.quota_callbacks.sasl import UpstreamSasl
 
 OPTIONS: Final = (
@@ -72,7 +72,7 @@ def _chosen(settings: UpstreamSasl, name: str, meanings: Mapping[str, bool], def
     return meanings[found]
 
 
-def _extensions(text: str) -> tuple[tuple[str, str], ...]:
+def _extensions(text: str) -> Pairs:
     found = form_pairs("extensions", text, "logicalCluster=lkc-1&identityPoolId=pool-1")
     for name, value in found:
         if not is_extension(name, value):

@@ -348,8 +348,8 @@ class RequestRelay(RequestForwarding):
         if head.api_key in HANDSHAKE_APIS:
             if not state.accepted:
                 self._count_handshake(API_NAMES[head.api_key], head.size)
-            waits = state.logs_in_next or state.token_login is not None
-            waits |= sasl is not None and sasl.session_end_s <= self.now_s
+            is_over = sasl is not None and sasl.session_end_s <= self.now_s
+            waits = is_over or state.logs_in_next or state.token_login is not None
             if head.api_key != ApiKey.API_VERSIONS or not waits:
                 return False
         self._unaccepted = head

@@ -19,13 +19,7 @@ from headrace.proxy.network.admission import Admission
 from headrace.proxy.network.overload import Overload, most_delayed, open_descriptors, raise_descriptor_limit
 from headrace.proxy.network.poller import Poller
 from headrace.proxy.network.tls.handshakes import Handshakes
-from headrace.proxy.server.configured import (
-    admission_limits_of,
-    choice_of,
-    limits_of,
-    max_memory_bytes,
-    ports_of,
-)
+from headrace.proxy.server.configured import admission_limits_of, choice_of, limits_of, max_memory_bytes, ports_of
 from headrace.proxy.server.listeners import create_listeners
 from headrace.proxy.server.owner_lookup import create_token_owners
 from headrace.quota_callbacks.buckets.client_quotas import ClientQuotas

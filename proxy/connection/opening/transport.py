@@ -6,6 +6,7 @@ succeeded.
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from typing import TYPE_CHECKING
 
 import trio
@@ -84,10 +85,8 @@ async def _adopt_subject(state: ConnectionState, tls: ListenerTls, certificate: 
     if tls.principals is None or (state.sasl is not None and state.sasl.is_missing):
         return
     subject = distinguished_name(certificate)
-    if tls.principals.takes_long(subject):
-        async with state.shared.handshakes.turns.turn(state.info.peer.host):
-            principal = tls.principals.principal(subject)
-    else:
+    turns = state.shared.handshakes.turns
+    async with turns.turn(state.info.peer.host) if tls.principals.takes_long(subject) else nullcontext():
         principal = tls.principals.principal(subject)
     if not principal:
         raise NoPrincipal(
