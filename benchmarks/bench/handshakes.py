@@ -2,27 +2,81 @@
 
 Each connection sends one ApiVersions and waits for the reply, so that a proxy also connects to the broker: proxies
 differ in whether they do so before a client's first request.
+
+The clients are a program of their own, ``python -m benchmarks.bench.handshakes PORT COUNT CA_FILE full|resumed``:
+only a configuration file that OpenSSL reads when it starts can select a cipher of TLS 1.3 for Python's `ssl`.
 """
 
 from __future__ import annotations
 
 import contextlib
+import os
+import ssl
+import subprocess
+import sys
+import tempfile
 import time
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Final
 
 from benchmarks.bench import raw
 from benchmarks.bench.errors import BenchError
+from benchmarks.bench.tls import CIPHER
+from testbed.processes.ports import HOST
 
 if TYPE_CHECKING:
-    import ssl
     from collections.abc import Iterator
+
+    from testbed.kafka.certificates import ClientTls
 
 AT_A_TIME: Final = 4
 """Connections that are made at the same time: enough for the proxy never to wait for the clients' core."""
+TIMEOUT_S: Final = 600.0
+FULL, RESUMED = "full", "resumed"
+OPENSSL_CONFIG: Final = f"""\
+openssl_conf = init
+[init]
+ssl_conf = modules
+[modules]
+system_default = tls
+[tls]
+Ciphersuites = {CIPHER}
+"""
 
 
-def handshakes_per_second(address: raw.Address, context: ssl.SSLContext, count: int, *, resumed: bool) -> float:
+def handshakes_per_second(port: int, tls: ClientTls, count: int, *, resumed: bool) -> float:
+    """Connect `count` times with the one cipher, and return the connections per second.
+
+    Raises BenchError with what the program of the clients has written if it fails.
+    """
+    with tempfile.NamedTemporaryFile("w", suffix=".cnf") as config:
+        config.write(OPENSSL_CONFIG)
+        config.flush()
+        arguments = (str(port), str(count), str(tls.authority.ca_file), RESUMED if resumed else FULL)
+        done = subprocess.run(
+            [sys.executable, "-m", "benchmarks.bench.handshakes", *arguments],
+            env={**os.environ, "OPENSSL_CONF": config.name},
+            capture_output=True,
+            text=True,
+            timeout=TIMEOUT_S,
+            check=False,
+        )
+    if done.returncode:
+        raise BenchError(done.stderr.strip())
+    return float(done.stdout)
+
+
+def main(port: str, count: str, ca_file: str, kind: str) -> None:
+    """Print the connections per second; end with the error's text if a handshake is not of the wanted kind."""
+    context = ssl.create_default_context(cafile=ca_file)
+    context.minimum_version = ssl.TLSVersion.TLSv1_3
+    try:
+        print(connect_many((HOST, int(port)), context, int(count), resumed=kind == RESUMED))
+    except (BenchError, OSError) as error:
+        sys.exit(str(error))
+
+
+def connect_many(address: raw.Address, context: ssl.SSLContext, count: int, *, resumed: bool) -> float:
     """Connect `count` times, and return the connections per second.
 
     With `resumed`, each thread first makes a full handshake, whose session the others resume. Raises BenchError if the
@@ -51,6 +105,8 @@ def _connect_often(address: raw.Address, context: ssl.SSLContext, count: int, se
         with _connection(address, context, session) as connection:
             if connection.session_reused is not (session is not None):
                 raise BenchError(f"{address} {'resumed a' if session is None else 'did not resume the'} session")
+            if (cipher := connection.cipher()) is None or cipher[0] != CIPHER:
+                raise BenchError(f"{address} has chosen the cipher {cipher}, and not {CIPHER}")
 
 
 @contextlib.contextmanager
@@ -65,3 +121,7 @@ def _connection(
         connection.sendall(raw.API_VERSIONS)
         raw.receive_reply(connection)
         yield connection
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -73,7 +73,7 @@ def java_properties(tls: ClientTls | None) -> Mapping[str, str]:
 
 
 def client_context(tls: ClientTls) -> ssl.SSLContext:
-    """Return the context of a client in Python, which offers all ciphers of TLS 1.3: `ssl` cannot choose among them."""
+    """Return the context of a client in Python, for TLS 1.3 alone."""
     context = tls.ssl_context()
     context.minimum_version = ssl.TLSVersion.TLSv1_3
     return context

@@ -27,7 +27,6 @@ from benchmarks.bench.figures import (
     percentile,
 )
 from benchmarks.bench.handshakes import handshakes_per_second
-from benchmarks.bench.tls import client_context
 from testbed.kafka.tools import Tool, run_tool
 
 if TYPE_CHECKING:
@@ -281,7 +280,7 @@ def _handshakes(scene: Scene, front: Front, *, resumed: bool) -> dict[str, float
         return {}
     count = scene.sizes.handshakes
     with Meter(front) as values:
-        values[RATE] = handshakes_per_second(front.bootstrap, client_context(front.tls), count, resumed=resumed)
+        values[RATE] = handshakes_per_second(front.bootstrap[1], front.tls, count, resumed=resumed)
     return {**values, AMOUNT: count / 1e3}
 
 

@@ -20,7 +20,8 @@ def frame(payload: bytes) -> bytes:
 
 
 class Answering:
-    """Listens on `address`, with `tls` by TLS; counts the connections and the requests that came."""
+    """Listens on `address`, with `tls` by TLS; counts the connections and the requests that came, and has the names of
+    their ciphers."""
 
     def __init__(self, reply: bytes, tls: ssl.SSLContext | None = None) -> None:
         self._tls = tls
@@ -31,6 +32,7 @@ class Answering:
         self.address: tuple[str, int] = self._listener.getsockname()
         self.connections = 0
         self.requests = 0
+        self.ciphers: set[str] = set()
 
     def accept(self) -> None:
         with contextlib.suppress(OSError):
@@ -46,7 +48,9 @@ class Answering:
         with contextlib.ExitStack() as stack, contextlib.suppress(OSError):
             stack.enter_context(connection)
             if self._tls is not None:
-                connection = stack.enter_context(self._tls.wrap_socket(connection, server_side=True))
+                encrypted = stack.enter_context(self._tls.wrap_socket(connection, server_side=True))
+                self.ciphers.add((encrypted.cipher() or ("none",))[0])
+                connection = encrypted
             while data := connection.recv(65536):
                 rest += data
                 while len(rest) >= 4 and len(rest) - 4 >= (size := int.from_bytes(rest[:4], "big")):

@@ -119,7 +119,8 @@ def test_a_proxy_with_tls_is_no_peer_of_one_without() -> None:
         (f"{NATIVE}-2-threads", NATIVE, "busy", CPU_S, "native, 2 threads: CPU, 1,000", 2.1, 2.11),
         (f"{NATIVE}-observed", NATIVE, "small", CPU_S, "native, usage and 1 % traced: CPU, one record", 2.2, 2.21),
         (f"{NATIVE}-tls", "haproxy-tls", "fetch", CPU_S, "native, TLS: CPU, large", 2.3, 2.31),
-        (f"{NATIVE}-tls", "haproxy-tls", "handshake", CPU_S, "native, TLS: CPU, handshakes", 2.6, 2.61),
+        (f"{NATIVE}-tls", "haproxy-tls", "handshake", CPU_S, "native, TLS: CPU, full handshakes", 2.6, 2.61),
+        (f"{NATIVE}-tls", "haproxy-tls", "resume", CPU_S, "native, TLS: CPU, resumed sessions", 2.6, 2.61),
     ],
 )
 def test_native_against_another(

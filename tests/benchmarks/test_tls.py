@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from benchmarks.bench.errors import BenchError
-from benchmarks.bench.handshakes import handshakes_per_second
+from benchmarks.bench.handshakes import connect_many, handshakes_per_second
 from benchmarks.bench.paths import HAPROXY_OF, TLS_SIDES
 from benchmarks.bench.peers import HAPROXY_PLACES, haproxy_config
 from benchmarks.bench.tls import CIPHER, TlsFiles, TlsSides, client_context, java_properties, tls_files
@@ -49,25 +49,25 @@ def answering_by_tls(files: TlsFiles, *, resumes: bool = True) -> Iterator[Answe
         thread.join(20)
 
 
-def test_as_many_handshakes_as_wanted_are_done(files: TlsFiles) -> None:
-    context = client_context(files.client)
+def test_as_many_handshakes_as_wanted_are_done_with_the_one_cipher(files: TlsFiles) -> None:
     with answering_by_tls(files) as broker:
-        assert handshakes_per_second(broker.address, context, 9, resumed=False) > 0
+        port = broker.address[1]
+        assert handshakes_per_second(port, files.client, 9, resumed=False) > 0
         assert (broker.connections, broker.requests) == (9, 9)
-        assert handshakes_per_second(broker.address, context, 9, resumed=True) > 0
+        assert handshakes_per_second(port, files.client, 9, resumed=True) > 0
         assert (broker.connections, broker.requests) == (9 + 9 + 4, 9 + 9 + 4)  # the first of each thread is full
+        assert broker.ciphers == {CIPHER}
 
 
 def test_a_peer_that_resumes_no_session_ends_the_run(files: TlsFiles) -> None:
     with answering_by_tls(files, resumes=False) as broker, pytest.raises(BenchError, match="session"):
-        handshakes_per_second(broker.address, client_context(files.client), 4, resumed=True)
+        handshakes_per_second(broker.address[1], files.client, 4, resumed=True)
 
 
-def test_sessions_are_not_resumed_unawares(files: TlsFiles) -> None:
-    context = client_context(files.client)
-    with answering_by_tls(files) as broker:
-        handshakes_per_second(broker.address, context, 4, resumed=True)
-        assert handshakes_per_second(broker.address, context, 4, resumed=False) > 0  # else it raises BenchError
+def test_another_cipher_ends_the_run(files: TlsFiles) -> None:
+    """Without its configuration file, OpenSSL prefers another one."""
+    with answering_by_tls(files) as broker, pytest.raises(BenchError, match="has chosen the cipher"):
+        connect_many(broker.address, client_context(files.client), 4, resumed=False)
 
 
 def test_each_side_is_configured_alone(files: TlsFiles) -> None:
