@@ -282,4 +282,4 @@ def test_nobody_notices_small_requests_without_an_end(open_proxy: ProxyProcess) 
         for _ in range(3):
             attacker = stack.enter_context(RawClient(open_proxy.port, client_id=unique("attacker")))
             attacker.send(frame * SMALL_REQUESTS)
-        eventually(lambda: series(open_proxy, produced) == before + 3 * SMALL_REQUESTS, "all are read")
+        eventually(lambda: series(open_proxy, produced) >= before + 3 * SMALL_REQUESTS, "all are read")

