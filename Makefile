@@ -31,9 +31,9 @@ PIN := $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generat
 	--no-emit-index-url --no-emit-find-links --constraint constraints.txt pyproject.toml
 
 .PHONY: help demo test checks-and-pipeline unit-tests-as-they-run test-all lint async-lint types imports checks unit \
-	unit-tests cluster-tests other-tests engine-lint engine-tests engine-memory engine-sanitizer engine-valgrind engine-audit \
-	pipeline-tests exhaustive exhaustive-units exhaustive-pipeline soak soak-kills soak-rates soak-floods fuzz bench \
-	docs dist hashes audit changelog clean
+	unit-tests cluster-tests other-tests fuzzing-tests engine-lint engine-tests engine-memory engine-sanitizer \
+	engine-valgrind engine-audit pipeline-tests exhaustive exhaustive-units exhaustive-pipeline soak soak-kills soak-rates \
+	soak-floods fuzz bench docs dist hashes audit changelog clean
 
 help:
 	@echo "make demo    three real brokers, the proxy and four clients, for about 30 s (DEMO=--keep leaves it running)"
@@ -131,7 +131,7 @@ test: $(STAMP)
 
 # With a smaller share of the processors than the other tests, the longest first. The output of a target comes at its end.
 checks-and-pipeline: $(STAMP)
-	@nice -n 2 $(SIDE_BY_SIDE) --output-sync=target pipeline-tests checks engine-tests
+	@nice -n 4 $(SIDE_BY_SIDE) --output-sync=target pipeline-tests checks engine-tests fuzzing-tests
 
 unit-tests-as-they-run: $(STAMP)
 	@$(MAKE) --no-print-directory --output-sync=none unit-tests
@@ -140,7 +140,7 @@ ifdef TESTS
 unit: $(STAMP)
 	$(QUICK_PYTEST) -m "$(QUICK)" $(TESTS)
 else
-unit: unit-tests engine-tests pipeline-tests
+unit: unit-tests engine-tests fuzzing-tests pipeline-tests
 endif
 
 # One process has all tests that need the shared clusters, so that each is started once.
@@ -148,10 +148,14 @@ unit-tests: $(STAMP)
 	@$(SIDE_BY_SIDE) cluster-tests other-tests
 
 cluster-tests: $(STAMP)
-	$(QUICK_PYTEST) -m "$(QUICK) and cluster" --ignore tests/pipeline
+	$(QUICK_PYTEST) -m "$(QUICK) and cluster" --ignore tests/pipeline --ignore tests/fuzzing
 
+# Those of the clusters take longest, and so have the larger share of the processors.
 other-tests: $(STAMP)
-	$(QUICK_PYTEST) -m "$(QUICK) and not cluster" --ignore tests/pipeline
+	nice -n 1 $(QUICK_PYTEST) -m "$(QUICK) and not cluster" --ignore tests/pipeline --ignore tests/fuzzing
+
+fuzzing-tests: $(STAMP)
+	$(QUICK_PYTEST) -m "$(QUICK)" tests/fuzzing
 
 # In a process of its own: py4j leaves sockets open until garbage collection, and the warnings would fail other tests.
 pipeline-tests: $(STAMP)

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from tests.fuzzing.targets import Target
 
 ROOT: Final = Path(__file__).parents[2]
-QUICK_S: Final = 20.0
+QUICK_S: Final = 60.0
 """Processor time of ``make test`` for new inputs, shared by all targets."""
 MOST_BYTES: Final = 8 * 2**20
 """Memory that an input of 2 KiB may take at its peak: the relays' buffers, and the caches of a new message."""
