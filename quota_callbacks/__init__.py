@@ -1,7 +1,8 @@
 """The API for plugin authors, and the built-in quota callbacks.
 
-Pure and synchronous: this package uses no event loop, no sockets and no clock. Time is an argument, in whole
-milliseconds of a monotonic clock.
+Synchronous: this package uses no event loop, opens no sockets and reads no clock. Time is an argument, in whole
+milliseconds of a monotonic clock. `files`, `secret_sources` and what reads files by them (`options.read_secret`,
+`builtin.cost_files`) block; everything else is pure.
 
     hookspecs    the specifications of all hooks; `hookimpl` marks an implementation
     requests     connections, requests and replies, as callbacks see them

@@ -76,8 +76,8 @@ class EntityTypeDefinition:
     keys whose own definition names the type. The plugin that defines the type enforces them for it, unless it has
     `metric_tags`."""
     matching: Callable[[Mapping[str, str]], Iterable[str]] | None = None
-    """Returns the names of this type whose quotas apply to a client or thing, the highest precedence first, without the
-    default, which is last; nothing if no quota of this type applies. The argument has what is known of it: names by
+    """Returns the names of this type whose quotas apply to a client or resource, the highest precedence first, without
+    the default, which is last; nothing if no quota of this type applies. The argument has what is known of it: names by
     entity type. Without this function, the name of this type applies, if there is one. Used by ``headrace quotas
     resolve``; must not block."""
     metric_tags: Callable[[str, str, str], Mapping[str, str] | None] | None = None

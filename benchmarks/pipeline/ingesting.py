@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 import click
 from pyspark.sql import functions as sf
 
+from benchmarks.pipeline.generate import FIRST_SECOND
 from benchmarks.pipeline.stage import cpu_seconds, session_on
 from headrace.pipeline.ingestion.ingest import Ingest
 from headrace.pipeline.ingestion.sources import FileSource
@@ -45,15 +46,24 @@ def write_files(usage: DataFrame, folder: Path, suffix: str) -> None:
 @click.command()
 @click.option("--lake", required=True, metavar="PATH", help="Made by benchmarks.pipeline.generate.")
 @click.option("--records", type=click.IntRange(min=1), default=4_000_000, show_default=True)
+@click.option(
+    "--hours",
+    type=click.IntRange(min=1),
+    help="Move the records into so many hours. 10,000 clients send a million in 100 seconds.",
+)
 @click.option("--format", "suffix", type=click.Choice(["jsonl", "parquet"]), default="jsonl", show_default=True)
 @click.option("--cores", default="0,1", show_default=True, help="CPUs to run on, such as 0,1.")
 @click.option("--memory", default="2g", show_default=True, help="Of the JVM's heap.")
-def command(*, lake: str, records: int, suffix: str, cores: str, memory: str) -> None:
+def command(*, lake: str, records: int, hours: int | None, suffix: str, cores: str, memory: str) -> None:
     """Measure ingest from files, in records per second, and per second of processor time of Java and Python."""
     session, count = session_on(cores, memory)
     with TemporaryDirectory() as name:
         lines = Path(name, "lines")
-        write_files(Lake(session, lake).read("usage", schemas.USAGE).limit(records), lines, suffix)
+        usage = Lake(session, lake).read("usage", schemas.USAGE).limit(records)
+        if hours is not None:
+            offset = sf.pmod(sf.col("second") - FIRST_SECOND, sf.lit(hours * 3600))
+            usage = usage.withColumn("second", FIRST_SECOND + offset)
+        write_files(usage, lines, suffix)
         for what in ("new", "duplicates"):
             began, before_s = perf_counter(), cpu_seconds()
             # a different spelling of the path has its own checkpoint, so all files are read again

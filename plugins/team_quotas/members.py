@@ -24,7 +24,7 @@ class Names:
     """The members of all teams of one kind: users, or client ids."""
 
     def __init__(self, members: Iterable[tuple[str, str]]) -> None:
-        """Takes members with their teams."""
+        """``members`` are pairs of a member and its team."""
         self._exact: dict[str, str] = {}
         patterns: list[tuple[int, str, str]] = []
         for member, team in members:

@@ -90,7 +90,7 @@ class TopicQuotas:
         """Return the entity type, if enabled."""
         if not self._enabled:
             return ()
-        help_text = 'A topic, or all topics whose names begin alike ("orders.*"), each by itself: all clients together.'
+        help_text = 'A topic, or each topic that begins with a prefix ("orders.*"). All its clients share the quota.'
         keys = frozenset({PRODUCED.value, FETCHED.value})
         return (EntityTypeDefinition(name=TOPIC, help=help_text, check=check_topic, keys=keys, matching=_matching),)
 
@@ -135,8 +135,8 @@ class TopicQuotas:
 
     @hookimpl
     def request_received(self, request: Request, now_ms: int) -> Throttle | None:
-        """Request that the topics are read, if there are quotas. Hold the first request of a new connection for as long
-        as a topic's throttle concerns the same user at the same address."""
+        """Request that the topics are read, if there are quotas. Hold the first request of a new connection while the
+        quota of a topic throttles the same user at the same address."""
         if request.api_key == PRODUCE:
             if not self._tables[PRODUCED]:
                 return None
@@ -206,7 +206,7 @@ class TopicQuotas:
         return self._throttled(request, longest, now_ms)
 
     def _throttled(self, request: Request, verdict: Throttle | None, now_ms: int) -> Throttle | None:
-        """Forward the next requests of a user that is throttled one by one; return the verdict."""
+        """Return the verdict. If it throttles, the user's next Produce requests are forwarded one by one."""
         if verdict is not None and not verdict.observe:
             if len(self._alone_until_ms) >= MAX_CACHED:
                 self._alone_until_ms.clear()

@@ -50,7 +50,7 @@ class TopicQuotaTable:
         return len(self._quotas)
 
     def update(self, name: EntityName, quota: Quota) -> None:
-        """Set the quota of a topic, a beginning or the default."""
+        """Set the quota of a topic, a prefix or the default."""
         if name not in self._quotas:
             self._count(name, 1)
         self._quotas[name] = quota
@@ -65,12 +65,12 @@ class TopicQuotaTable:
     def find(self, topic: str) -> tuple[EntityName, Quota] | None:
         """Return the quota that applies to a topic, and the name that it is set for; ``None`` without one."""
         quotas = self._quotas
-        beginnings = (topic[:length] + ANY for length in self._lengths if length <= len(topic))
-        names: tuple[EntityName, ...] = (topic, *beginnings, DEFAULT)
+        prefixes = (topic[:length] + ANY for length in self._lengths if length <= len(topic))
+        names: tuple[EntityName, ...] = (topic, *prefixes, DEFAULT)
         return next(((name, quotas[name]) for name in names if name in quotas), None)
 
     def _count(self, name: EntityName, change: int) -> None:
-        """Count a quota that was added or removed, if it is for a beginning."""
+        """Count a quota that was added or removed, if it is for a prefix."""
         if not isinstance(name, str) or not name.endswith(ANY):
             return
         length = len(name) - 1

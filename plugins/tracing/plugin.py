@@ -1,8 +1,8 @@
 """The hook implementations: sample completed requests on the event loop, and start and stop the export thread.
 
-The proxy draws the sample, and calls this plugin for it and for what is not ordinary; each such call costs a record and
-an append (measured in docs/tracing.md). While tracing is disabled, this plugin receives no requests, no thread runs,
-and the SDK is not imported.
+The proxy chooses the sample, and calls this plugin for each request in it and for each that was throttled, refused or
+failed; each call costs a record and an append (measured in docs/tracing.md). While tracing is disabled, this plugin
+receives no requests, no thread runs, and the SDK is not imported.
 """
 
 from __future__ import annotations

@@ -65,8 +65,8 @@ class TraceRecord(NamedTuple):
 
 
 def record_of(request: Request, trace_id: int, now_s: float = 0.0) -> TraceRecord:
-    """Return the record of ``request``, which has just been completed, or some time before ``now_s``, if that is
-    later."""
+    """Return the record of ``request``. ``now_s`` is the present time of the proxy's monotonic clock, from which the
+    wall time of the completion is computed; 0 if the request was completed just now."""
     connection, reason, error, body = request.connection, request.reason, request.error, request.body
     completed_s = request.completed_s
     late_s = 0.0 if completed_s is None else max(0.0, now_s - completed_s)

@@ -1,6 +1,6 @@
 """The hook implementations: add up sums of completed requests on the event loop, and start and stop the writer thread.
 
-The sums of a connection and API cost a look-up and some additions, as does a request that is reported by itself
+Adding the sums of a connection and API, or a single request, takes one look-up and some additions
 (measured in docs/usage-records.md). While usage records are disabled, this plugin receives nothing and no thread runs.
 """
 

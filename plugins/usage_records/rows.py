@@ -1,6 +1,6 @@
 """The sums of one second, by user, client id, API and topic. Used on the event loop; bounded.
 
-The sums of a connection and API, and a request that is reported by itself, cost one look-up and some additions.
+Adding the sums of a connection and API, or a single request, takes one look-up and some additions.
 Requests beyond the maximum number of rows in a second are summed by API only: totals stay exact, and only the user and
 client id are missing. When the writer does not keep up, the second that has just ended is dropped, and its rows are
 counted as lost.

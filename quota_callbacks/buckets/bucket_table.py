@@ -25,7 +25,7 @@ MAX_BUCKETS: Final = 200_000
 """Maximum number of buckets, of 1.1 KiB each with a client id of the greatest length."""
 
 MAX_OWNED: Final = 20_000
-"""Maximum number of buckets of client ids that one user at one address has brought up: about 22 MiB. Behind a load
+"""Maximum number of buckets for the client ids that one user has sent from one address: about 22 MiB. Behind a load
 balancer that hides the addresses, it is enough for 5,000 client ids in a few minutes, with four quota keys each."""
 
 IDLE_EXPIRY_MS: Final = 3_600_000
@@ -72,10 +72,10 @@ class BucketTable:
     def sweep(self, now_ms: int) -> Generator[None, None, int]:
         """Drop buckets; return their number. Yield where other tasks may run; only one sweep may run at a time.
 
-        Buckets are dropped after `IDLE_EXPIRY_MS` without use, as by a broker, apart from those that must outlast that
-        (`QuotaBucket.outlasts_idling`). While the table, or their owner's share
-        of it, is more than half full, those for which a new bucket would make the same decisions are dropped at once.
-        Those that other threads may charge are kept.
+        A bucket is dropped after `IDLE_EXPIRY_MS` without use, as by a broker, unless it has to be kept for longer
+        (`QuotaBucket.outlasts_idling`). While the table is more than half full, or the bucket's owner has more than
+        half of the buckets that it may have, a bucket is dropped at once if a new one would make the same decisions.
+        A bucket that other threads may charge is kept.
         """
         dropped = 0
         for at, bucket in enumerate(list(self._buckets.values())):

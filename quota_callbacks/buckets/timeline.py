@@ -56,9 +56,9 @@ class Timeline:
         self._debt = max(0.0, self.debt(limit, now_ms) + difference)
 
     def settle(self, difference: float, limit: float, now_ms: int) -> None:
-        """Add ``difference``, which a request cost beyond its reservation, to the debt, as `correct`, and to `settled`.
+        """Add ``difference`` to the debt, as `correct` does, and to `settled`.
 
-        Negative if the request cost less.
+        It is what a forwarded request has cost beyond its reservation; negative if the request has cost less.
         """
         self.correct(difference, limit, now_ms)
         self._settled += difference

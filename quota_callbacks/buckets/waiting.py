@@ -27,7 +27,8 @@ MOST_SPACING_MS: Final = 1000
 
 CHARGED_WITHIN_MS: Final = 1000
 """How long a request waits for the charge of the request that was admitted before it, which may come with the reply.
-It waits as long for a request before it that does not ask again, because its connection waits for something else."""
+It also waits this long for the one before it in the queue if that one does not ask again, because its connection
+waits for something else."""
 
 
 class Wait:
@@ -42,9 +43,10 @@ class Wait:
         self._tickets: OrderedDict[Request, int] = OrderedDict()
         self._next_ticket = 0
         self._first: Request | None = None
-        """The request that `_due_ms` belongs to."""
         self._due_ms = 0
+        """Time at which `_first` may be admitted."""
         self._admitted_ms = NEVER
+        """Time at which the last request was admitted."""
 
     @property
     def gate_ms(self) -> int:

@@ -162,16 +162,18 @@ class RequestPercentage(BucketCallback):
             own_ns, connection.thread_ns = connection.thread_ns, 0
             request.charged_thread_ns = self._handler_ns(request) + own_ns
         amount = request.charged_thread_ns * PERCENT_PER_NS
-        if request.in_flight or request.response_bytes > LARGE_REPLY_BYTES:  # others cost about what is expected
+        if request.in_flight or request.response_bytes > LARGE_REPLY_BYTES:  # others cost about the estimate
             self._costlier.note(request.api_key, amount, self._least_cost(request), now_ms)
         if settle(request, self._slot, amount, now_ms):
             return None
         return bucket.charge(amount, now_ms, longest_ms=bucket.window.seconds * 1000)
 
     def _undo(self, request: Request, now_ms: int) -> Throttle | None:
-        """Cancel the reservation of a request without a reply, and charge what it has cost: the handler time if the
-        broker has got it, since a broker serves a request whose client has closed, too; otherwise the proxy's own time,
-        as a broker charges what it refuses."""
+        """Cancel the reservation of a request without a reply, and charge its cost.
+
+        If it was forwarded, that is the handler time: a broker serves a request even if its client has closed the
+        connection. Otherwise it is the proxy's own time, since a broker also charges requests that it refuses.
+        """
         give_back(request, self._slot, now_ms)
         bucket = None if is_time_exempt(request) else self._quotas.bucket_for(request, KEY, RateBucket)
         if bucket is None or not self._may_charge_abandoned(request):

@@ -1,6 +1,6 @@
 """Giving a connection to the native data plane, and continuing it when it returns.
 
-A connection is given away between two requests, with nothing in flight, if no request of it needs a decision for now
+A connection is given to it between two requests, with nothing in flight, if no request of it needs a decision for now
 (`NativeRelay.try_to_begin`). Meanwhile, the tasks of both Python relays wait, and their sockets are not watched. The
 connection returns with what was read and not processed, and both relays continue with that, as if they had read it
 themselves.
@@ -45,18 +45,18 @@ INT32_MAX: Final = 2**31 - 1
 NS: Final = 1e9
 
 FIRST_AFTER: Final = 2
-"""Number of requests after the handshake after which a connection is given away for the first time."""
+"""Number of requests after the handshake after which a connection is given to the data plane for the first time."""
 
 MOST_AFTER: Final = 1024
-"""Maximum number of requests of a connection that are relayed in Python before it is given away again."""
+"""Maximum number of requests of a connection that are relayed in Python before it is given to the data plane again."""
 
 WORTHWHILE: Final = 32
-"""Number of requests from which on giving a connection away and taking it back pays. If fewer were relayed natively,
-the connection is given away again after twice as many requests as the last time."""
+"""Number of natively relayed requests from which on giving a connection to the data plane is worth its cost. If fewer
+were relayed, the connection is given to it again after twice as many requests as the last time."""
 
 SETTLE_AFTER: Final = 16
-"""A connection that always has requests in flight cannot be given away. After this many further requests, the next one
-waits until nothing is in flight."""
+"""A connection that always has requests in flight cannot be given to the data plane. After this many further requests,
+the next one waits until nothing is in flight."""
 
 QUIET_S: Final = 5.0
 """Time without a byte after which a connection returns, so that the control plane notices what is overdue."""
@@ -92,7 +92,7 @@ class NativeRelay:
         self._replies = replies
         self._after = FIRST_AFTER
         self._seen = 0
-        """Requests since the connection was given away last."""
+        """Requests since the connection was last given to the data plane."""
         self._meters: list[BucketMeter] = []
         self._producer_ids: ProducerIdBucket | None = None
         self._held = 0
@@ -112,19 +112,19 @@ class NativeRelay:
         """Whether the connection is relayed natively now."""
         return self._progress is not None
 
-    # --- giving the connection away ---
+    # --- giving the connection to the data plane ---
 
     def note_request(self) -> None:
         """Note that the control plane has read a request. If there are always some in flight, let the next one wait
-        until there is none, so that the connection can be given away."""
+        until there is none, so that the connection can be given to the data plane."""
         self._seen += 1
         state = self._state
         if self._seen == self._after + SETTLE_AFTER and state.accepted and len(state.in_flight):
             state.in_flight.cap = 1
 
     def try_to_begin(self, now_s: float) -> bool:
-        """Give the connection away if that is possible; return whether it was. Call it when there may be a request to
-        read."""
+        """Give the connection to the data plane if that is possible; return whether it was. Call it when there may be a
+        request to read."""
         if self._seen < self._after or len(self._state.in_flight):
             return False
         state, requests, upstream = self._state, self._requests, self._state.upstream

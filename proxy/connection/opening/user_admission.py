@@ -2,8 +2,8 @@
 
 Kafka has no such limits. Its limits per address close a connection without an answer (KIP-402 ``max.connections``,
 KIP-612), and so does this: the last step of the login is not answered. An error such as SASL_AUTHENTICATION_FAILED
-means that the credentials are wrong, and ends a Java producer for good; after a connection that was
-closed clients try again, each time after a longer pause (``reconnect.backoff.max.ms``).
+means that the credentials are wrong, and ends a Java producer for good. After a connection that was closed, clients
+try again, each time after a longer pause (``reconnect.backoff.max.ms``).
 """
 
 from __future__ import annotations

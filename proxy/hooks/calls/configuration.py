@@ -1,7 +1,7 @@
 """Calling the hooks for the options of plugins, at the start and at a reload; part of `hook_calls`.
 
-Whatever a plugin raises becomes a `PluginConfigurationError`, except in a function that puts changed options into
-force, whose exceptions are logged and counted.
+Whatever a plugin raises becomes a `PluginConfigurationError`, except in `options_table` and in a function that puts
+changed options into force, whose exceptions are logged and counted.
 """
 
 from __future__ import annotations
@@ -29,7 +29,10 @@ _CHANGED: Final = "changed_options"
 
 
 class ConfigurationCalls:
-    """The implementations of both hooks. ``failed`` logs and counts an exception by hook and plugin name."""
+    """The implementations of `configure`, `options_table` and `changed_options`.
+
+    ``failed`` logs and counts an exception by hook and plugin name.
+    """
 
     def __init__(
         self, found: Implementations, failed: Callable[[str, str, BaseException], None], slow_calls: SlowCalls

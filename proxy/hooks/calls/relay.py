@@ -69,8 +69,8 @@ class RelayCalls:
     def terms(self, request: Request, now_ms: int) -> RelayTerms | None:
         """Return the terms of all plugins together; ``None`` if the connection must not be relayed natively.
 
-        It must not be, either, if two plugins charge the same quantity, such as the bytes produced, to different
-        buckets, such as those of a user and its team.
+        Also return ``None`` if two plugins charge the same quantity, such as the bytes produced, to different buckets,
+        such as those of a user and its team.
         """
         answers: list[RelayTerms | None] = []
         for name, call in self._terms:

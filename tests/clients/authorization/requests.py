@@ -13,12 +13,14 @@ from tests.clients.authorization.scene import TOPICS
 from tests.faults.messages import batch
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Mapping, Sequence
 
     from headrace.proxy.wire.messages.codec import Message
 
 GROUPS: Final = ("group-1", "group-2", "group-secret", "other")
 IDS: Final = ("tx-1", "tx-2")
+MEMBER: Final = "MoDyVR1xTvuGtBDL_YzoFQ"
+"""The form of a member of a share group: a UUID as Kafka writes it."""
 NAMED: Final = (*TOPICS, "unknown")
 
 
@@ -28,6 +30,12 @@ def _topics(ids: Mapping[str, bytes], names: Iterable[str] = NAMED, **fields: An
         {"name": name, "topic": name, "topic_name": name, "topic_id": ids.get(name, bytes(15) + b"\x01"), **fields}
         for name in names
     ]
+
+
+def _subtopology(source_topics: Sequence[str]) -> Message:
+    """Return a part of a topology that only reads topics."""
+    created = ("repartition_sink_topics", "repartition_source_topics", "state_changelog_topics")
+    return {"subtopology_id": "0", "source_topics": source_topics, **dict.fromkeys(created, ())}
 
 
 def requests(ids: Mapping[str, bytes]) -> dict[ApiKey, list[Message]]:
@@ -43,6 +51,8 @@ def requests(ids: Mapping[str, bytes]) -> dict[ApiKey, list[Message]]:
     resources = [{"resource_type": 2, "resource_name": name} for name in TOPICS]
     resources += [{"resource_type": 4, "resource_name": "0"}, {"resource_type": 32, "resource_name": "group-1"}]
     resources += [{"resource_type": 32, "resource_name": "other"}]
+    accepted = {"first_offset": 0, "last_offset": 0, "acknowledge_types": [1]}
+    acknowledged = {"partition_index": 0, "acknowledgement_batches": [accepted]}
     member = {"member_id": "member", "generation_id": 1, "generation_id_or_member_epoch": 1}
     found: dict[ApiKey, list[Message]] = {
         ApiKey.PRODUCE: [
@@ -185,6 +195,49 @@ def requests(ids: Mapping[str, bytes]) -> dict[ApiKey, list[Message]]:
         ApiKey.STREAMS_GROUP_DESCRIBE: [{"group_ids": list(GROUPS)}],
         ApiKey.DELETE_SHARE_GROUP_OFFSETS: [{"group_id": "other", "topics": []}],
         ApiKey.ALTER_SHARE_GROUP_OFFSETS: [{"group_id": "other", "topics": []}],
+        ApiKey.DESCRIBE_SHARE_GROUP_OFFSETS: [
+            {"groups": [{"group_id": group, "topics": topics} for group in GROUPS]}
+            for topics in (_topics(ids, partitions=[0]), None)
+        ],
+        ApiKey.SHARE_GROUP_HEARTBEAT: [
+            {"group_id": group, "member_id": "m", "member_epoch": 5, "subscribed_topic_names": topics}
+            for group in GROUPS
+            for topics in (["read"], ["read", "nothing"], ["unknown"], None)
+        ],
+        ApiKey.SHARE_FETCH: [
+            {
+                "group_id": group,
+                "member_id": MEMBER,
+                "share_session_epoch": epoch,
+                "max_wait_ms": 0,
+                "max_bytes": 1000,
+                "max_records": 1,
+                "batch_size": 1,
+                "topics": _topics(ids, names, partitions=[{"partition_index": 0}]),
+            }
+            for group in GROUPS
+            for epoch, names in ((0, ["nothing", "unknown"]), (5, ["read"]), (5, ["nothing"]), (5, []))
+        ],
+        ApiKey.SHARE_ACKNOWLEDGE: [
+            {
+                "group_id": group,
+                "member_id": MEMBER,
+                "share_session_epoch": 5,
+                "topics": _topics(ids, names, partitions=[acknowledged]),
+            }
+            for group in GROUPS
+            for names in (["read"], ["nothing"], ["unknown"])
+        ],
+        ApiKey.STREAMS_GROUP_HEARTBEAT: [
+            {
+                "group_id": group,
+                "member_id": "m",
+                "member_epoch": 5,
+                "topology": None if names is None else {"epoch": 1, "subtopologies": [_subtopology(names)]},
+            }
+            for group in GROUPS
+            for names in (["read"], ["read", "nothing"], ["unknown"], None)
+        ],
     }
     for api in (ApiKey.HEARTBEAT, ApiKey.LEAVE_GROUP, ApiKey.SYNC_GROUP):
         found[api] = [
