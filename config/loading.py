@@ -33,7 +33,7 @@ from headrace.config.rules import faults_between_keys
 from headrace.config.schema import REMOVED, Config, UncheckedQuotas
 from headrace.quota_callbacks.definitions import BUILTIN_SCHEMA
 from headrace.quota_callbacks.entities import QuotaKey
-from headrace.quota_callbacks.files import read_ordinary_file
+from headrace.quota_callbacks.files import read_ordinary_file, reason_of
 from headrace.quota_callbacks.options import NOTHING, Fault, did_you_mean, faults_of
 from headrace.quota_callbacks.value_texts import dotted
 
@@ -272,7 +272,7 @@ def read_text(source: str, *, what: str = "configuration", longest_bytes: int = 
     try:
         data = read_ordinary_file(source, longest_bytes, what)
     except OSError as cause:
-        why = (cause.strerror or str(cause)).lower()
+        why = reason_of(cause)
         raise ConfigFileError([Problem(source=source, rule=f"cannot be read: {why}")]) from cause
     except ValueError as cause:  # a zero byte in the path
         raise ConfigFileError([Problem(source=repr(source), rule=f"cannot be read: {cause}")]) from cause

@@ -18,7 +18,7 @@ import click
 
 from headrace.pipeline.errors import OutputError
 from headrace.pipeline.lake.stores import write_text
-from headrace.quota_callbacks.files import open_without_following
+from headrace.quota_callbacks.files import open_without_following, reason_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -95,7 +95,7 @@ def write_file(spark: SparkSession, path: str, lines: Iterable[str]) -> None:
             file.writelines(lines)
         draft.replace(path)
     except OSError as error:
-        raise OutputError(f"cannot write {path}: {(error.strerror or str(error)).lower()}") from error
+        raise OutputError(f"cannot write {path}: {reason_of(error)}") from error
 
 
 def csv_lines(rows: Iterable[Sequence[str]]) -> Iterator[str]:

@@ -20,6 +20,8 @@ from typing import TYPE_CHECKING, Final
 
 import structlog
 
+from headrace.quota_callbacks.files import reason_of
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
@@ -154,7 +156,7 @@ class OutputQueue(io.RawIOBase):
             except BlockingIOError:  # another process has made it non-blocking
                 select.select([], [self._descriptor], [])
             except OSError as error:
-                self.drop(_lines(bytes(left)), f"they could not be written: {(error.strerror or str(error)).lower()}")
+                self.drop(_lines(bytes(left)), f"they could not be written: {reason_of(error)}")
                 return False
         return True
 

@@ -22,6 +22,11 @@ _FLAGS: Final = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY
 _LINK: Final = "is a symbolic link, which is not followed"
 
 
+def reason_of(error: OSError) -> str:
+    """Return what went wrong, in lower case, for the end of a sentence."""
+    return (error.strerror or str(error)).lower()
+
+
 def read_ordinary_file(path: str | os.PathLike[str], longest_bytes: int, what: str) -> bytes:
     """Return the content of an ordinary file; symbolic links to one are followed, as Kubernetes mounts files by them.
 

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, TypeAlias, TypeVar, get
 from pydantic import BaseModel, ConfigDict, Field, GetCoreSchemaHandler, SecretStr, Strict, ValidationError
 from pydantic_core import CoreSchema, InitErrorDetails, PydanticCustomError, core_schema
 
-from headrace.quota_callbacks.files import read_ordinary_file
+from headrace.quota_callbacks.files import read_ordinary_file, reason_of
 from headrace.quota_callbacks.value_texts import Path, dotted, is_secret, value_text
 
 if TYPE_CHECKING:
@@ -235,7 +235,7 @@ def read_secret(path: object) -> str:
     try:
         secret = read_ordinary_file(path, LONGEST_SECRET_BYTES, "secret").decode()
     except OSError as error:
-        raise ValueError(f"cannot be read: {(error.strerror or str(error)).lower()}") from None
+        raise ValueError(f"cannot be read: {reason_of(error)}") from None
     except ValueError:
         raise ValueError("cannot be read: not UTF-8") from None  # the cause contains bytes of the secret
     return secret.removesuffix("\n").removesuffix("\r")

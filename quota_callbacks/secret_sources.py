@@ -21,6 +21,7 @@ from typing import IO, Final
 
 from pydantic import SecretStr, ValidationError
 
+from headrace.quota_callbacks.files import reason_of
 from headrace.quota_callbacks.options import LONGEST_SECRET_BYTES, Fault, Parsed, read_secret, validation_error
 from headrace.quota_callbacks.value_texts import dotted
 
@@ -98,7 +99,7 @@ def _output_of(command: tuple[str, ...]) -> str:
     try:
         process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
     except OSError as error:
-        raise ValueError(f"the command cannot be run: {(error.strerror or str(error)).lower()}") from None
+        raise ValueError(f"the command cannot be run: {reason_of(error)}") from None
     reader = threading.Thread(target=read, args=(process.stdout,), name="headrace-secret", daemon=True)
     reader.start()
     try:

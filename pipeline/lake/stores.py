@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from headrace.pipeline.errors import InputError, OutputError
 from headrace.pipeline.lake.spark_errors import cause_of, is_spark_error
-from headrace.quota_callbacks.files import open_without_following
+from headrace.quota_callbacks.files import open_without_following, reason_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -109,7 +109,7 @@ def _writing(path: str) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise OutputError(f"cannot write {path}: {(error.strerror or str(error)).lower()}") from error
+        raise OutputError(f"cannot write {path}: {reason_of(error)}") from error
     except Exception as error:
         if is_spark_error(error):
             raise OutputError(f"cannot write {path}: {_describe_store_error(error)}") from error

@@ -15,6 +15,7 @@ from headrace.plugins.sasl_oauth.client_exchange import OAuthClientExchange, cre
 from headrace.plugins.sasl_oauth.messages import MECHANISM
 from headrace.plugins.sasl_oauth.options import OAuthOptions
 from headrace.plugins.sasl_oauth.server_exchange import OAuthServerExchange
+from headrace.quota_callbacks.files import reason_of
 from headrace.quota_callbacks.hookspecs import HOOK_VERSION, Metric, PluginContext, hookimpl
 from headrace.quota_callbacks.options import Fault, OptionsError, read_options
 
@@ -155,6 +156,6 @@ def _checked_source(options: OAuthOptions) -> Callable[[], bytes]:
     try:
         tls_context(options.ca_file)
     except OSError as error:
-        reason = (error.strerror or str(error)).lower()
+        reason = reason_of(error)
         raise OptionsError([Fault(path=(*path, "ca_file"), found=options.ca_file, rule=reason)]) from error
     return partial(fetch_url, options.jwks_url or "", options.ca_file)

@@ -21,7 +21,7 @@ from urllib.parse import quote
 
 from headrace.plugins.sasl_users.lookups import SALT_BYTES, KnownUsers
 from headrace.proxy.sasl.scram import MAX_ITERATIONS, MIN_ITERATIONS, ScramMechanism, ScramVerifier
-from headrace.quota_callbacks.files import make_private, open_private
+from headrace.quota_callbacks.files import make_private, open_private, reason_of
 from headrace.quota_callbacks.identities import MAX_PRINCIPAL_CHARACTERS
 
 if TYPE_CHECKING:
@@ -277,10 +277,10 @@ def _reported(path: str) -> Iterator[None]:
         cause = "there is no such file: create it by headrace users add" if folder.is_dir() else f"no folder {folder}"
         raise UserFileError(_sentence(path, cause)) from error
     except PermissionError as error:
-        cause = f"{(error.strerror or str(error)).lower()}: let it belong to user id {os.geteuid()}"
+        cause = f"{reason_of(error)}: let it belong to user id {os.geteuid()}"
         raise UserFileError(_sentence(path, cause)) from error
     except OSError as error:
-        raise UserFileError(_sentence(path, (error.strerror or str(error)).lower())) from error
+        raise UserFileError(_sentence(path, reason_of(error))) from error
     except sqlite3.Error as error:
         raise UserFileError(_sentence(path, _cause(error, path))) from error
     except ValueError as error:

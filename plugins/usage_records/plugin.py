@@ -18,6 +18,7 @@ from headrace.plugins.usage_records.options import FileFormat, UsageOptions
 from headrace.plugins.usage_records.rows import Seconds
 from headrace.plugins.usage_records.writer_thread import WriterThread
 from headrace.quota_callbacks.api_keys import EVERY_API, ApiKey
+from headrace.quota_callbacks.files import reason_of
 from headrace.quota_callbacks.hookspecs import HOOK_VERSION, Metric, PluginContext, hookimpl
 from headrace.quota_callbacks.options import Fault, OptionsError, read_options
 from headrace.quota_callbacks.requests import Interest
@@ -184,5 +185,5 @@ def open_sink(options: UsageOptions, instance: str) -> Sink:
     except OSError as error:
         expected = "a writable folder" if options.group is None else f"a folder to write files of group {options.group}"
         path = ("plugins", "options", "usage_records", "folder")
-        reason = (error.strerror or str(error)).lower()
+        reason = reason_of(error)
         raise OptionsError([Fault(path=path, found=options.folder, rule=f"{reason}; expected {expected}")]) from error

@@ -31,7 +31,7 @@ from headrace.config.tables.admin import UnixPath
 from headrace.config.values import is_loopback_host, is_wildcard_host
 from headrace.proxy.admin.http import refused
 from headrace.proxy.repeated_lines import RepeatedLines
-from headrace.quota_callbacks.files import read_ordinary_file
+from headrace.quota_callbacks.files import read_ordinary_file, reason_of
 from headrace.quota_callbacks.requests import Address
 from headrace.quota_callbacks.secret_sources import SecretError
 
@@ -206,7 +206,7 @@ def read_tokens(source: str | SecretSource) -> tuple[bytes, ...]:
             else source.read().encode()
         )
     except OSError as error:
-        reason = (error.strerror or str(error)).lower()
+        reason = reason_of(error)
         raise ValueError(f"{key}: {place} cannot be read: {reason}") from error
     except SecretError as error:
         raise ValueError(f"{key}: {error}") from None

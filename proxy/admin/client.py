@@ -13,6 +13,7 @@ from urllib.parse import urlencode
 from headrace.config.tables.admin import AdminAddress, UnixPath, parse_admin_address
 from headrace.config.values import is_wildcard_host
 from headrace.proxy.admin.escaping import printable
+from headrace.quota_callbacks.files import reason_of
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -184,7 +185,7 @@ def _file_problem(error: Exception, content: str) -> str:
     if isinstance(error, ssl.SSLError):
         mismatch = "KEY_VALUES_MISMATCH" in str(error)
         return "the private key does not belong to the certificate" if mismatch else f"not a {content} in PEM format"
-    return (error.strerror or str(error)).lower() if isinstance(error, OSError) else str(error)
+    return reason_of(error) if isinstance(error, OSError) else str(error)
 
 
 def _tls_failure(error: ssl.SSLError) -> str:
@@ -199,7 +200,7 @@ def _tls_failure(error: ssl.SSLError) -> str:
 
 def _in_words(error: Exception) -> str:
     if isinstance(error, OSError):
-        return (error.strerror or str(error)).lower()
+        return reason_of(error)
     if isinstance(error, http.client.HTTPException):
         return "its answer is not HTTP"
     if isinstance(error, json.JSONDecodeError | UnicodeDecodeError | RecursionError):

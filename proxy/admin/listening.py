@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Final
 from headrace.config.tables.admin import UnixPath
 from headrace.proxy.errors import StartupError
 from headrace.proxy.network.listening_sockets import advice_for_bind
+from headrace.quota_callbacks.files import reason_of
 from headrace.quota_callbacks.requests import Address
 
 if TYPE_CHECKING:
@@ -61,7 +62,7 @@ def _bind_port(address: Address) -> AdminSocket:
         sock.listen(BACKLOG)
     except OSError as error:
         sock.close()
-        reason = (error.strerror or str(error)).lower()
+        reason = reason_of(error)
         advice = advice_for_bind(error, address.port, "admin.listen") or "change admin.listen"
         raise StartupError(f"cannot listen on {address} for the admin server: {reason}; {advice}") from error
     return AdminSocket(sock=sock, address=Address(host=address.host, port=sock.getsockname()[1]))
@@ -78,7 +79,7 @@ def _bind_unix(address: UnixPath) -> AdminSocket:
         return AdminSocket(sock=sock, address=address, file=_identity(address.path))
     except OSError as error:
         sock.close()
-        reason = (error.strerror or str(error)).lower()
+        reason = reason_of(error)
         advice = "create its folder" if error.errno == errno.ENOENT else "change admin.listen"
         raise StartupError(f"{refused}: {reason}; {advice}") from error
 

@@ -17,6 +17,7 @@ import trio
 
 from headrace.proxy.errors import StartupError
 from headrace.proxy.repeated_lines import RepeatedLines
+from headrace.quota_callbacks.files import reason_of
 from headrace.quota_callbacks.requests import Address
 
 if TYPE_CHECKING:
@@ -117,7 +118,7 @@ def _listen(ports: Ports, port: int, node_id: int | None) -> ListeningSocket:
         sock.close()
         advice = advice_for_bind(error, port, f"{setting}.address")
         raise StartupError(
-            f"cannot listen on {Address(host=host, port=port)} for {purpose}: {(error.strerror or str(error)).lower()};"
+            f"cannot listen on {Address(host=host, port=port)} for {purpose}: {reason_of(error)};"
             f" {advice or f'change {setting}.address or {setting}.node_ids'}"
         ) from error
     return ListeningSocket(sock=sock, setting=setting, node_id=node_id, address=Address(host=host, port=port))

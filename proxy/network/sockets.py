@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 from headrace.proxy.network.held_bytes import held
 from headrace.proxy.network.poller import Watched
+from headrace.quota_callbacks.files import reason_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -308,7 +309,7 @@ class PlainSocket(Watched):
 
     def fault(self, error: OSError) -> ConnectionFault:
         """Return the exception to raise for ``error`` of the system, as a fault of the peer."""
-        return self._fault(_REASONS.get(error.errno or 0) or (error.strerror or str(error)).lower())
+        return self._fault(_REASONS.get(error.errno or 0) or reason_of(error))
 
     def hung_up(self) -> bool:
         """Return whether the peer has closed or reset the connection, even if unread bytes remain (``TCP_INFO``)."""

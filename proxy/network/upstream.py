@@ -33,6 +33,7 @@ from headrace.proxy.wire.other_protocols import TLS, other_protocol
 from headrace.proxy.wire.proxy_protocol import Endpoint, write_header
 from headrace.proxy.wire.topic_lookups import names_brokers
 from headrace.quota_callbacks.api_keys import ApiKey
+from headrace.quota_callbacks.files import reason_of
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
@@ -252,7 +253,7 @@ class Upstream:
                     try:
                         return await self._connect_to(family, target, address, caller)
                     except OSError as error:
-                        reason = (error.strerror or str(error)).lower()
+                        reason = reason_of(error)
                     except UpstreamFault as error:
                         fault = error
         raise fault or UpstreamFault(f"cannot connect to {address}: {reason}")
@@ -283,7 +284,7 @@ class Upstream:
             opened = kind(sock, UpstreamFault, self._poller)
         except OSError as error:  # reset as soon as it was accepted
             sock.close()
-            raise UpstreamFault(f"cannot connect to {address}: {(error.strerror or str(error)).lower()}") from error
+            raise UpstreamFault(f"cannot connect to {address}: {reason_of(error)}") from error
         try:
             if self._proxy_protocol:
                 PlainSocket.send_now(opened, [proxy_header(caller.address, sock)])
@@ -291,7 +292,7 @@ class Upstream:
                 await self._secure(opened, self.tls, address, caller)
         except OSError as error:
             opened.close()
-            raise UpstreamFault(f"cannot connect to {address}: {(error.strerror or str(error)).lower()}") from error
+            raise UpstreamFault(f"cannot connect to {address}: {reason_of(error)}") from error
         except UpstreamFault as fault:
             opened.close()
             raise UpstreamFault(f"{address}: {fault}") from fault

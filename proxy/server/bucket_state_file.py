@@ -23,7 +23,7 @@ import trio
 from headrace.proxy.errors import StartupError
 from headrace.quota_callbacks.buckets.client_quotas import IDLE_EXPIRY_MS
 from headrace.quota_callbacks.entities import QuotaKey
-from headrace.quota_callbacks.files import folder_warning, open_private
+from headrace.quota_callbacks.files import folder_warning, open_private, reason_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -85,7 +85,7 @@ class BucketStateFile:
             await trio.to_thread.run_sync(_create, path)
             database, rows = await trio.to_thread.run_sync(_open, path)
         except OSError as error:
-            reason = (error.strerror or str(error)).lower()
+            reason = reason_of(error)
             raise StartupError(f"quota.state.file: cannot use {path}: {reason}") from error
         except sqlite3.DatabaseError as error:
             if isinstance(error, sqlite3.OperationalError):

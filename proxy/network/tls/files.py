@@ -23,7 +23,7 @@ from cryptography.hazmat.primitives.serialization import (
     pkcs12,
 )
 
-from headrace.quota_callbacks.files import read_ordinary_file
+from headrace.quota_callbacks.files import read_ordinary_file, reason_of
 from headrace.quota_callbacks.secret_sources import SecretError
 
 if TYPE_CHECKING:
@@ -165,7 +165,7 @@ def _read(file: str, setting: str) -> bytes:
     try:
         return read_ordinary_file(file, MAX_FILE_BYTES, "certificate or key")
     except OSError as error:
-        reason = (error.strerror or str(error)).lower()
+        reason = reason_of(error)
     except ValueError as error:
         reason = str(error)
     raise TlsFileError(f'{setting} = "{file}": cannot be read: {reason}')

@@ -26,7 +26,7 @@ from urllib.parse import quote
 import structlog
 
 from headrace.proxy.quotas.store import StoreError, StoreTimeoutError
-from headrace.quota_callbacks.files import folder_warning, make_private, open_private
+from headrace.quota_callbacks.files import folder_warning, make_private, open_private, reason_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -234,7 +234,7 @@ def _cause(name: str, text: str, path: str) -> str:
 
 
 def _cause_of_system(error: OSError, path: str) -> str:
-    reason = (error.strerror or str(error)).lower()
+    reason = reason_of(error)
     about = "" if error.filename in (None, path) else f"{os.fspath(error.filename)}: "
     if isinstance(error, FileNotFoundError):
         return f"there is no folder {_folder(path)}: create it, or set {SETTING} to another file"
