@@ -15,7 +15,7 @@ from pydantic import ConfigDict, ModelWrapValidatorHandler, ValidationError, Wra
 
 from headrace.config.keys import Key, Section
 from headrace.config.values import SIZE_PATTERN, SIZE_UNITS, duration, parse_size_bytes
-from headrace.quota_callbacks.definitions import BUILTIN_SCHEMA, QuotaSchema, check_quota_value, ip_address
+from headrace.quota_callbacks.definitions import BUILTIN_SCHEMA, QuotaSchema, ip_address
 from headrace.quota_callbacks.entities import (
     CLIENT_ID,
     CONNECTION_CREATION_RATE,
@@ -88,7 +88,7 @@ def _checked(key: QuotaKey, raw: object) -> float:
     if not isinstance(raw, int | float) or isinstance(raw, bool):
         raise ValueError  # noqa: TRY004  reported like every invalid value
     try:
-        check_quota_value(key, raw)
+        BUILTIN_SCHEMA.check(key, raw)
     except ValueError:
         raise ValueError from None
     return raw

@@ -355,11 +355,3 @@ BUILTIN_SCHEMA: Final = QuotaSchema(
     ),
 )
 """The quota keys and entity types of Kafka, and ``producer_ids_rate``."""
-
-
-def check_quota_value(key: str, value: float, entity: QuotaEntity | None = None) -> None:
-    """Raise `ValueError` unless ``value`` is valid for a built-in key, and the entity, if there is one, can have it.
-
-    This is `QuotaSchema.check` of `BUILTIN_SCHEMA`.
-    """
-    BUILTIN_SCHEMA.check(key, value, entity)

@@ -12,6 +12,8 @@ from typing import Final, Protocol, runtime_checkable
 MAX_PRINCIPAL_CHARACTERS: Final = 1024
 """Maximum length of a principal's name, which is part of log lines and bucket keys. Kafka has no limit; the longest
 names in use are directory names of a few hundred characters."""
+JAVA_WHITESPACE: Final = "".join(map(chr, range(0x21)))
+"""The characters that Java's ``String.trim`` removes."""
 
 
 class AuthenticationObserver(Protocol):

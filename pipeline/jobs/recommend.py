@@ -19,7 +19,7 @@ from headrace.pipeline.lake import schemas
 from headrace.pipeline.lake.tables import Lake, of_days, open_lake
 from headrace.pipeline.output import check_output, report_progress, report_result, write_file
 from headrace.quota_callbacks.commands import Command
-from headrace.quota_callbacks.definitions import BUILTIN_SCHEMA, check_quota_value
+from headrace.quota_callbacks.definitions import BUILTIN_SCHEMA
 from headrace.quota_callbacks.entities import DEFAULT, QuotaKey
 
 if TYPE_CHECKING:
@@ -300,7 +300,7 @@ def _rates(given: tuple[str, ...], option: str) -> dict[QuotaKey, float]:
         try:
             key = QuotaKey(name)
             rate = _rate(value, sizes=key in (QuotaKey.PRODUCER_BYTE_RATE, QuotaKey.CONSUMER_BYTE_RATE))
-            check_quota_value(key, rate)
+            BUILTIN_SCHEMA.check(key, rate)
         except ValueError as error:
             known = ", ".join(QuotaKey)
             raise click.BadParameter(f"{option} {name}={value}: {error}; expected a rate of one of {known}") from error

@@ -11,7 +11,7 @@ import json
 import re
 from typing import Final
 
-from headrace.quota_callbacks.identities import MAX_PRINCIPAL_CHARACTERS
+from headrace.quota_callbacks.identities import JAVA_WHITESPACE, MAX_PRINCIPAL_CHARACTERS
 
 MAX_JWT_CHARACTERS: Final = 64 * 1024
 """The longest token that is decoded, which blocks the event loop for half a millisecond. Real tokens are shorter, since
@@ -20,8 +20,6 @@ HTTP servers refuse headers of more than 8 to 16 KiB."""
 _TOKEN_AUTHENTICATION: Final = "tokenauth"  # noqa: S105 -- ``ScramLoginModule.TOKEN_AUTH_CONFIG``
 _BEARER: Final = re.compile(r"bearer +(\S+)", re.IGNORECASE)
 _SEPARATOR: Final = "\x01"
-_JAVA_WHITESPACE: Final = "".join(map(chr, range(0x21)))
-"""The characters that ``String.trim`` removes."""
 
 
 def plain_name(message: bytes) -> str | None:
@@ -89,7 +87,7 @@ def oauth_name(message: bytes, claim: str) -> str | None:
     name = payload.get(claim) if isinstance(payload, dict) else None
     if not isinstance(name, str):
         return None
-    return _name(name.strip(_JAVA_WHITESPACE) if parts[2] else name)
+    return _name(name.strip(JAVA_WHITESPACE) if parts[2] else name)
 
 
 def _name(name: str) -> str | None:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import base64
 import re
 from dataclasses import dataclass, field
+from http import HTTPStatus
 from importlib import import_module
 from typing import TYPE_CHECKING, Final, TypeAlias, TypeGuard
 from urllib.parse import parse_qsl, quote_plus, urlencode
@@ -50,7 +51,6 @@ MOST_IDENTITIES: Final = 1024
 
 Pairs: TypeAlias = tuple[tuple[str, str], ...]
 _OWN_PARAMETERS: Final = frozenset({"grant_type", "scope", "client_id", "client_secret"})
-HTTP_OK: Final = 200
 _ERROR_CODE: Final = re.compile(r"[a-z_]{1,64}")
 """The errors of RFC 6749, section 5.2. Messages contain nothing else of an answer, which may repeat what was sent."""
 REPORT_EVERY_S: Final = 60.0
@@ -265,7 +265,7 @@ def read_answer(answer: Answer, now_s: float) -> tuple[str, float]:
         found, problem = {}, str(error)
     else:
         problem = "without a text access_token"
-    if answer.status != HTTP_OK:
+    if answer.status != HTTPStatus.OK:
         code = found.get("error")
         known = f": {code}" if isinstance(code, str) and _ERROR_CODE.fullmatch(code) else ""
         raise ValueError(f"the answer has status {answer.status}{known}")

@@ -11,10 +11,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from headrace.plugins.sasl_oauth.jwt import JsonObject, TokenError
-from headrace.quota_callbacks.identities import MAX_PRINCIPAL_CHARACTERS
+from headrace.quota_callbacks.identities import JAVA_WHITESPACE, MAX_PRINCIPAL_CHARACTERS
 
-_JAVA_WHITESPACE: Final = "".join(map(chr, range(0x21)))
-"""The characters that ``String.trim`` removes."""
 _LAST_NUMERIC_DATE: Final = 2**63 - 1
 """``NumericDate`` has 64 bits."""
 
@@ -117,7 +115,7 @@ def _check_issuer(value: object, issuer: str | None) -> None:
 def _check_scopes(value: object, rules: ClaimRules) -> None:
     """Check the scopes: one string, as RFC 8693 has it, or a list of strings (``OAuthBearerUtils``)."""
     found = [value] if isinstance(value, str) else value if isinstance(value, list) else []
-    scopes = [each.strip(_JAVA_WHITESPACE) if isinstance(each, str) else "" for each in found]
+    scopes = [each.strip(JAVA_WHITESPACE) if isinstance(each, str) else "" for each in found]
     if not all(scopes) or len(set(scopes)) != len(scopes):
         raise TokenError(f"the claim {rules.scope_claim} has an empty scope, or one twice")
     granted = {scope for each in scopes for scope in (each.split(" ") if isinstance(value, str) else (each,))}
@@ -129,7 +127,7 @@ def _principal(claims: JsonObject, name: str) -> str:
     value = claims.get(name)
     if not isinstance(value, str):
         raise TokenError(f"the token has no claim {name}" if value is None else f"the claim {name} is not a string")
-    principal = value.strip(_JAVA_WHITESPACE)
+    principal = value.strip(JAVA_WHITESPACE)
     if not 0 < len(principal) <= MAX_PRINCIPAL_CHARACTERS:
         raise TokenError(f"the claim {name} does not have 1 to {MAX_PRINCIPAL_CHARACTERS} characters")
     try:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import threading
 import time
 from dataclasses import dataclass
+from http import HTTPStatus
 from typing import TYPE_CHECKING, Final
 
 import structlog
@@ -33,8 +34,6 @@ REPORT_EVERY_S: Final = 60.0
 """Failures are logged when they begin, and then at most once in this interval."""
 CLOSE_DEADLINE_S: Final = 1.0
 LONGEST_FILE_BYTES: Final = 256 * 1024
-
-HTTP_OK: Final = 200
 
 
 class FetchError(Exception):
@@ -165,7 +164,7 @@ def fetch_url(url: str, ca_file: str | None) -> bytes:
         status, body = trio.run(get)
     except RequestError as error:
         raise FetchError(str(error)) from error
-    if status != HTTP_OK:
+    if status != HTTPStatus.OK:
         raise FetchError(f"{shown(url)} answered with status {status}")
     return body
 

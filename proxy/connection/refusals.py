@@ -5,7 +5,7 @@ Called by the request relay. The replies are queued among those of the broker, s
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from headrace.proxy.connection.enforcement import enforce_on_own_answer
 from headrace.proxy.connection.reply_edits import amended_in_steps
@@ -35,7 +35,6 @@ if TYPE_CHECKING:
     from headrace.proxy.wire.messages.stepwise import Steps
     from headrace.quota_callbacks.verdicts import Refuse
 
-QUOTA_MESSAGE: Final = "The throttling quota has been exceeded."
 """The message of Kafka's ``Errors.THROTTLING_QUOTA_EXCEEDED``."""
 
 
@@ -135,7 +134,7 @@ def _refuse_topics(
     api_key, version = exchange.api_key, exchange.api_version
     if api_key not in (ApiKey.CREATE_TOPICS, ApiKey.DELETE_TOPICS, ApiKey.CREATE_PARTITIONS):
         raise ClientFault(f"a callback refused topics of {API_NAMES[api_key]}, which can only be refused whole")
-    message = refusal.message or QUOTA_MESSAGE
+    message = refusal.message or ErrorCode.THROTTLING_QUOTA_EXCEEDED.text
     refused = {
         topic: TopicRefusal(error_code=code, error_message=message) for topic, code in (refusal.topics or {}).items()
     }

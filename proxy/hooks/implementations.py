@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from headrace.proxy.errors import StartupError
 from headrace.proxy.hooks.plugin_errors import description
+from headrace.quota_callbacks.api_keys import EVERY_API
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -25,8 +26,6 @@ Calls: TypeAlias = "tuple[Call, ...]"
 Interests: TypeAlias = "dict[str, dict[int, Interest]]"
 """The requests that plugins ask for, by plugin name and API key."""
 
-_ALL_KEYS: Final = range(256)
-"""The API keys for which lists of callbacks are built, with some for future APIs; the highest of Kafka 4.4 is 94."""
 SCOPED_HOOKS: Final = frozenset(
     {
         *("request_interest", "mutation_budget", "request_received", "request_arrived", "batches_received"),
@@ -99,7 +98,7 @@ class Implementations:
         by_api: dict[int, list[Call]] = {}
         for name, call in self.calls(hook, names):
             declared = interests.get(name)
-            for api_key in _ALL_KEYS:
+            for api_key in EVERY_API:
                 if declared is None or _subscribes(declared.get(api_key), hook):
                     by_api.setdefault(api_key, []).append((name, call))
         return {api_key: tuple(calls) for api_key, calls in by_api.items()}

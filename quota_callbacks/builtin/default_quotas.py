@@ -15,8 +15,6 @@ from headrace.quota_callbacks.policies import KAFKA_POLICY, Limit, QuotaPolicy
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-headrace_hooks = HOOK_VERSION
-
 
 class DefaultQuotaCallback:
     """The quotas of all keys, by entity."""

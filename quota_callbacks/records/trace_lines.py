@@ -12,7 +12,7 @@ from collections import Counter
 from typing import Any, Final, NoReturn
 
 from headrace.quota_callbacks.buckets.sampled_rate import Window
-from headrace.quota_callbacks.definitions import check_quota_value
+from headrace.quota_callbacks.definitions import BUILTIN_SCHEMA
 from headrace.quota_callbacks.entities import (
     DEFAULT,
     LONG_MAX,
@@ -184,7 +184,7 @@ def _value(name: str, value: object, entity: QuotaEntity) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise BadLineError(f"{path} is {_shown(value)}; expected a number above 0")
     try:
-        check_quota_value(QuotaKey(name), value, entity)
+        BUILTIN_SCHEMA.check(QuotaKey(name), value, entity)
         return float(value)
     except OverflowError as error:
         raise BadLineError(f"{path} is {_shown(value)}; expected a number that a double holds") from error
@@ -200,7 +200,7 @@ def _removed(names: object, entity: QuotaEntity) -> tuple[QuotaKey, ...]:
         raise BadLineError(f"alter.remove is {_shown(names)}; expected each key once")
     for key in keys:
         try:
-            check_quota_value(key, 1.0, entity)  # an entity cannot lose a key that it cannot have
+            BUILTIN_SCHEMA.check(key, 1.0, entity)  # an entity cannot lose a key that it cannot have
         except ValueError as error:
             raise BadLineError(f"alter.remove: {error}") from error
     return keys

@@ -8,7 +8,7 @@ from pydantic import ValidationError
 from headrace.config import ConfiguredQuota, ConfigValueError, loads
 from headrace.config.keys import keys
 from headrace.config.quotas import LIMIT_KEYS
-from headrace.quota_callbacks.definitions import BUILTIN_SCHEMA, check_quota_value
+from headrace.quota_callbacks.definitions import BUILTIN_SCHEMA
 from headrace.quota_callbacks.entities import DEFAULT, QuotaEntity, QuotaKey
 from headrace.quota_callbacks.policies import Quota
 from tests.config.documents import MINIMAL, in_toml, leaf
@@ -106,7 +106,7 @@ def test_a_number_is_taken_exactly_if_the_callbacks_would_take_it(key: QuotaKey,
     """Apart from a byte rate so small that it is rounded to 0, which no callback takes."""
     table = {"entity": {"user": "alice"}, key.value: number}
     try:
-        check_quota_value(key, number)
+        BUILTIN_SCHEMA.check(key, number)
         is_taken = not BUILTIN_SCHEMA.keys[key].integral or round(number) > 0
     except (ValueError, OverflowError):
         is_taken = False

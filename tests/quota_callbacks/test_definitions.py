@@ -15,7 +15,6 @@ from headrace.quota_callbacks.definitions import (
     QuotaKeyDefinition,
     QuotaSchema,
     ValueType,
-    check_quota_value,
     ip_address,
 )
 from headrace.quota_callbacks.entities import DEFAULT, QuotaEntity, QuotaKey
@@ -68,7 +67,7 @@ def test_keys_by_entity() -> None:
 )
 def test_values_that_are_refused(key: str, value: float, message: str) -> None:
     with pytest.raises(ValueError, match=f"^{message}$"):
-        check_quota_value(key, value)
+        BUILTIN_SCHEMA.check(key, value)
 
 
 @pytest.mark.parametrize(
@@ -84,22 +83,22 @@ def test_values_that_are_refused(key: str, value: float, message: str) -> None:
     ],
 )
 def test_values_that_are_valid(key: str, value: float) -> None:
-    check_quota_value(key, value)
+    BUILTIN_SCHEMA.check(key, value)
 
 
 def test_an_int_that_no_double_can_hold() -> None:
     with pytest.raises(OverflowError):
-        check_quota_value(QuotaKey.REQUEST_PERCENTAGE, LARGE)
+        BUILTIN_SCHEMA.check(QuotaKey.REQUEST_PERCENTAGE, LARGE)
 
 
 def test_an_entity_that_cannot_have_the_key() -> None:
-    check_quota_value(QuotaKey.PRODUCER_IDS_RATE, 1, QuotaEntity(user=DEFAULT))
+    BUILTIN_SCHEMA.check(QuotaKey.PRODUCER_IDS_RATE, 1, QuotaEntity(user=DEFAULT))
     for entity in (QuotaEntity(client_id="c"), QuotaEntity(user="u", client_id="c")):
         with pytest.raises(ValueError, match=f"^producer_ids_rate is for user only, not for {entity}$"):
-            check_quota_value(QuotaKey.PRODUCER_IDS_RATE, 1, entity)
+            BUILTIN_SCHEMA.check(QuotaKey.PRODUCER_IDS_RATE, 1, entity)
     rule = "^producer_byte_rate is for client-id or user or user with client-id only, not for ip=::1$"
     with pytest.raises(ValueError, match=rule):
-        check_quota_value(PRODUCE, 1, QuotaEntity(ip="::1"))
+        BUILTIN_SCHEMA.check(PRODUCE, 1, QuotaEntity(ip="::1"))
 
 
 def test_a_plugin_adds_definitions() -> None:

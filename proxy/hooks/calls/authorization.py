@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from headrace.proxy.errors import StartupError
-from headrace.proxy.hooks.plugin_errors import description, raise_cancellation
+from headrace.proxy.hooks.plugin_errors import description
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -57,7 +57,6 @@ class AuthorizationCalls:
                     continue
                 allowed = _checked(decided, len(actions))
             except BaseException as error:  # noqa: ASYNC103, BLE001 -- code of a plugin
-                raise_cancellation(error)
                 self._failed(_AUTHORIZE, name, error)
                 return [False] * len(actions)  # noqa: ASYNC104
             combined = allowed if combined is None else [a and b for a, b in zip(combined, allowed, strict=True)]
@@ -69,7 +68,6 @@ class AuthorizationCalls:
             try:
                 found = call(connection, action)
             except BaseException as error:  # noqa: ASYNC103, BLE001 -- code of a plugin
-                raise_cancellation(error)
                 self._failed(_EXPLAIN, name, error)
                 continue  # noqa: ASYNC104
             if found is not None:

@@ -18,7 +18,7 @@ from headrace.pipeline.analysis.quota_files import as_toml
 from headrace.pipeline.errors import InputError
 from headrace.pipeline.finops.budget_files import read_budgets
 from headrace.quota_callbacks.builtin.cost_files import load_costs
-from headrace.quota_callbacks.definitions import check_quota_value
+from headrace.quota_callbacks.definitions import BUILTIN_SCHEMA
 from headrace.quota_callbacks.entities import QuotaEntity, QuotaKey
 from tests.fuzzing.choices import Choices
 
@@ -188,7 +188,7 @@ def quota_tables(data: bytes) -> None:
     key = choices.pick(tuple(QuotaKey))
     value = float(choices.number() + 1)
     try:
-        check_quota_value(key, value, entity)
+        BUILTIN_SCHEMA.check(key, value, entity)
     except ValueError:
         return
     written = as_toml({(entity.user, entity.client_id): {key: (value, "a reason")}})  # type: ignore[dict-item]
