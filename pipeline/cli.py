@@ -17,6 +17,7 @@ from headrace.pipeline.errors import InputError, PipelineError
 from headrace.pipeline.lake.spark_errors import reported_errors
 from headrace.pipeline.lake.stores import is_missing
 from headrace.pipeline.output import AS_JSON, print_json, prints_json
+from headrace.quota_callbacks.escaping import printable
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -206,7 +207,7 @@ def settings_of(given: tuple[str, ...], option: str) -> dict[str, str]:
 
 def _fail(message: str, exit_status: int = PipelineError.exit_status, job: str | None = None) -> NoReturn:
     for line in message.splitlines():
-        click.echo(f"headrace pipeline: {line}", err=True)
+        click.echo(f"headrace pipeline: {printable(line)}", err=True)
     if prints_json():
         print_json({"job": job, "status": "failed", "error": message, "exit_status": exit_status})
     sys.exit(exit_status)

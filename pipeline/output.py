@@ -1,7 +1,8 @@
 """The output of jobs: progress, results as text or as JSON, and files.
 
 Progress goes to standard error and results to standard output, so that a result can be piped. With ``--json``, standard
-output has one JSON object and nothing else.
+output has one JSON object and nothing else. Lines may have names that clients chose, so that what is not printable is
+escaped.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ import click
 
 from headrace.pipeline.errors import OutputError
 from headrace.pipeline.lake.stores import write_text
+from headrace.quota_callbacks.escaping import printable
 from headrace.quota_callbacks.files import open_without_following, reason_of
 
 if TYPE_CHECKING:
@@ -35,12 +37,12 @@ AS_JSON: Final = "headrace.pipeline.as_json"
 def report_progress(*lines: str) -> None:
     """Write lines about a job's progress to standard error."""
     for line in lines:
-        click.echo(line, err=True)
+        click.echo(printable(line), err=True)
 
 
 def report_result(line: str) -> None:
     """Write a line of a job's result to standard output; with ``--json``, to standard error."""
-    click.echo(line, err=prints_json())
+    click.echo(printable(line), err=prints_json())
 
 
 def prints_json() -> bool:

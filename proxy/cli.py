@@ -13,7 +13,7 @@ from importlib import import_module
 from importlib.metadata import entry_points, version
 from pathlib import Path
 from time import perf_counter
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
@@ -255,8 +255,8 @@ def why(
     With --watch, a terminal is refreshed in place; any other output receives a snapshot every second. With --watch and
     --json, each snapshot is one line.
     """
-    from headrace.proxy.admin.escaping import json_text
     from headrace.proxy.admin.why import format_page, watch
+    from headrace.quota_callbacks.escaping import json_text
 
     most = newest or (20 if as_json else 1000)
     fetch = partial(admin.decisions, user=user, client_id=client_id, newest=most)
@@ -322,9 +322,11 @@ def replay(trace: Path, output: Path) -> None:
         click.echo(line, err=True)
 
 
-def _fail(message: str) -> Any:
+def _fail(message: str) -> NoReturn:
+    from headrace.quota_callbacks.escaping import printable
+
     for line in message.splitlines():
-        click.echo(f"headrace: {line}", err=True)
+        click.echo(f"headrace: {printable(line)}", err=True)
     sys.exit(1)
 
 

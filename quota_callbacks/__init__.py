@@ -24,6 +24,7 @@ milliseconds of a monotonic clock. `files`, `secret_sources` and what reads file
     value_texts  values and their paths as text for messages, with secrets hidden
     secret_sources  where the secrets of the configuration are read from
     files        reading ordinary files, and creating files that others cannot read
+    escaping     text that clients or servers chose, as JSON or on a terminal
     commands     commands whose options with one value may be given once
     testing      connections, requests and a context for the tests of a plugin
     client_addresses  the addresses of clients, as limits count them

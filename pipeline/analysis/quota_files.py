@@ -15,6 +15,7 @@ from headrace.config.problems import ConfigError
 from headrace.pipeline.errors import InputError
 from headrace.quota_callbacks.definitions import BUILTIN_SCHEMA
 from headrace.quota_callbacks.entities import DEFAULT, QuotaKey
+from headrace.quota_callbacks.escaping import printable
 from headrace.quota_callbacks.records.replay import Change
 
 if TYPE_CHECKING:
@@ -62,7 +63,7 @@ def _table(entity: Entity, values: Mapping[QuotaKey, tuple[float, str]]) -> str:
     ]
     lines = ["[[quotas]]", f"entity = {{ {', '.join(names)} }}"]
     for key, (value, reason) in values.items():
-        lines += [f"# {reason}", f"{key} = {_number(key, value)}"]
+        lines += [f"# {printable(reason)}", f"{key} = {_number(key, value)}"]
     return "\n".join(lines) + "\n"
 
 
@@ -92,7 +93,9 @@ def _number(key: QuotaKey, value: float) -> str:
 
 
 def _quoted(text: str) -> str:
-    """Return a TOML basic string. JSON's escapes are valid in TOML; JSON leaves DEL unescaped, which TOML does not
-    allow.
+    """Return a TOML basic string. JSON's escapes are valid in TOML; other characters that are not printable are escaped
+    as well, since the file is read by people.
     """
-    return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")
+    return "".join(
+        each if each.isprintable() else f"\\U{ord(each):08X}" for each in json.dumps(text, ensure_ascii=False)
+    )

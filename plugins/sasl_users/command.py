@@ -11,9 +11,9 @@ import click
 
 from headrace.plugins.sasl_users.lookups import DEFAULT_ITERATIONS, SALT_BYTES
 from headrace.plugins.sasl_users.user_file import UserFile, UserFileError, check_name
-from headrace.proxy.admin.escaping import json_text, printable
 from headrace.proxy.sasl.scram import MAX_ITERATIONS, MIN_ITERATIONS, ScramMechanism, scram_verifier
 from headrace.quota_callbacks.commands import Group
+from headrace.quota_callbacks.escaping import json_text, printable
 from headrace.quota_callbacks.options import read_secret
 
 if TYPE_CHECKING:

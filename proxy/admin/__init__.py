@@ -12,5 +12,4 @@ command_options  the options of commands that use this client
 operations       the operations behind the pages
 metrics_page     the Prometheus page
 why              the output of ``headrace why``
-escaping         text from clients and servers, as JSON or on a terminal
 """

@@ -12,7 +12,7 @@ from urllib.parse import urlencode
 
 from headrace.config.tables.admin import AdminAddress, UnixPath, parse_admin_address
 from headrace.config.values import is_wildcard_host
-from headrace.proxy.admin.escaping import printable
+from headrace.quota_callbacks.escaping import printable
 from headrace.quota_callbacks.files import reason_of
 
 if TYPE_CHECKING:

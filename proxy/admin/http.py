@@ -26,9 +26,9 @@ import h11
 import structlog
 import trio
 
-from headrace.proxy.admin.escaping import json_text
 from headrace.proxy.wire.other_protocols import NEEDED_BYTES, TLS, other_protocol
 from headrace.quota_callbacks.client_addresses import counted_address
+from headrace.quota_callbacks.escaping import json_text
 
 if TYPE_CHECKING:
     from headrace.proxy.admin.turns import AdminTurns

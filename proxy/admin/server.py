@@ -15,7 +15,6 @@ import trio
 
 from headrace.proxy.admin.access import Access, Tokens
 from headrace.proxy.admin.connections import AdminConnections
-from headrace.proxy.admin.escaping import json_text
 from headrace.proxy.admin.http import PROBES, HttpRequest, HttpResponse, refused
 from headrace.proxy.admin.listening import bind_admin
 from headrace.proxy.admin.operations import MOST_CHANGES
@@ -23,6 +22,7 @@ from headrace.proxy.admin.turns import Turns
 from headrace.proxy.errors import StartupError
 from headrace.proxy.hooks.decisions import KEPT_DECISIONS
 from headrace.quota_callbacks.entities import LONG_MAX, bounded_name
+from headrace.quota_callbacks.escaping import json_text
 
 if TYPE_CHECKING:
     from headrace.config.tables.admin import Admin, AdminAddress

@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from headrace.proxy.admin.client import AdminUnreachableError
-from headrace.proxy.admin.escaping import json_text, printable
 from headrace.proxy.hooks.decisions import Kind
 from headrace.quota_callbacks.definitions import BYTES_PER_SECOND
 from headrace.quota_callbacks.entities import QuotaKey
+from headrace.quota_callbacks.escaping import json_text, printable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping

@@ -26,6 +26,7 @@ from headrace.proxy.wire.mutations import (
 )
 from headrace.proxy.wire.refusals import OwnReply, refusal_in_steps, response_frame
 from headrace.quota_callbacks.api_keys import API_NAMES, ApiKey
+from headrace.quota_callbacks.error_codes import ErrorCode
 
 if TYPE_CHECKING:
     from collections.abc import Callable

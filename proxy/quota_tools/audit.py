@@ -11,11 +11,11 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from headrace.proxy.admin.client import AdminUnreachableError
-from headrace.proxy.admin.escaping import printable
 from headrace.proxy.admin.operations import MOST_CHANGES
 from headrace.proxy.quota_tools.json_form import Json, entity_json, value_json
 from headrace.proxy.quota_tools.text import entity_text, name_text, number_text
 from headrace.quota_callbacks.entities import DEFAULT, QuotaEntity
+from headrace.quota_callbacks.escaping import printable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence

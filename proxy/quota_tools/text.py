@@ -10,9 +10,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from headrace.proxy.admin.escaping import printable
 from headrace.proxy.quota_tools.plans import sort_key
 from headrace.quota_callbacks.entities import DEFAULT, is_bracketed
+from headrace.quota_callbacks.escaping import printable
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence

@@ -19,8 +19,10 @@ from headrace.pipeline.lake import tables
 from headrace.pipeline.lake.jars import DELTA_LAKE, jars_of
 from headrace.pipeline.lake.session import check_java
 from headrace.pipeline.lake.tables import Lake
+from headrace.pipeline.output import report_progress, report_result
 from headrace.proxy.cli import main
 from tests.pipeline.records import NOON, record, usage
+from tests.unprintable import ESCAPES
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -133,6 +135,18 @@ def test_an_error_is_a_line_without_a_traceback(spark: SparkSession, tmp_path: P
     assert result.output == (
         f"headrace pipeline: there is no table 'usage' in {tmp_path}; headrace pipeline ingest creates it\n"
     )
+
+
+def test_names_that_clients_chose_are_printable(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    report_progress(ESCAPES)
+    report_result(ESCAPES)
+    shown = capsys.readouterr()
+    output = tmp_path / f"no{ESCAPES}" / "x.html"
+    failed = CliRunner().invoke(pipeline, ["report", "--lake", str(tmp_path), "--output", str(output)])
+    assert failed.exit_code
+    for text in (shown.err, shown.out, failed.output):
+        assert "\\x1b[2J" in text
+        assert all(map(str.isprintable, text.split("\n")))
 
 
 def test_without_pyspark_the_error_names_the_extra_to_install(tmp_path: Path) -> None:

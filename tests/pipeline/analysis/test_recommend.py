@@ -373,7 +373,7 @@ def test_what_if_throttles_no_more_than_the_part_that_is_allowed(spark: SparkSes
 
 # --- files ------------------------------------------------------------------------------------------------------------
 
-ODD = 'o\'hara "x" $HOME \\ \n[[quotas]]\t\x7fé'
+ODD = 'o\'hara "x" $HOME \\ \n[[quotas]]\t\x7f\x9b\u202eé'
 QUOTAS = {
     ("<default>", None): {PRODUCER: (1_500_000.0, "why"), PERCENTAGE: (0.57, "why not"), IDS: (24.0, "so")},
     (ODD, "nightly run"): {CONSUMER: (9.9e15, "so"), MUTATIONS: (2.1, "so")},
@@ -387,7 +387,9 @@ def entity_of(*names: str | None) -> QuotaEntity:
 
 
 def test_the_tables_are_a_configuration_with_the_same_quotas(tmp_path: Path) -> None:
-    (tmp_path / "quotas.toml").write_text(as_toml(QUOTAS), encoding="utf-8")
+    text = as_toml(QUOTAS)
+    assert all(map(str.isprintable, text.splitlines()))
+    (tmp_path / "quotas.toml").write_text(text, encoding="utf-8")
     quotas, _ = load_quotas(tmp_path / "quotas.toml")
     assert {entity: {key: quota.value for key, quota in values.items()} for entity, values in quotas.items()} == {
         entity_of(*names): {key: value for key, (value, _) in values.items()} for names, values in QUOTAS.items()

@@ -21,6 +21,7 @@ from tests.faults.raw_client import RawClient
 from tests.faults.waiting import wait_until
 from tests.security.admin.admin_client import ask, connected, is_enforced, send, switch_off
 from tests.security.admin.admin_flood import probe, seconds, times_beside
+from tests.unprintable import ESCAPES
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -300,8 +301,6 @@ def test_answers_and_errors_name_no_version_and_no_file(proxy: ProxyProcess) -> 
 
 
 # --- names that are terminal escapes ---
-
-ESCAPES: Final = "\x1b[2J\x1b]0;title\x07\r\nuser=admin, request_percentage: fine\x9b31m\u202e\x7f"
 
 
 def test_client_ids_reach_no_terminal_unescaped(kafka: FirstBroker) -> None:

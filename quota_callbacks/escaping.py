@@ -1,7 +1,7 @@
 """Text that clients or servers chose, as JSON or on a terminal, without control characters.
 
 Client ids, users and topics are chosen by clients. Printed unchanged, an escape sequence in one could move the cursor,
-and a line end could forge a line of output. Called by the admin server, its client, and commands that print such text.
+and a line end could forge a line of output. Called by the admin server, and by whatever prints such text.
 """
 
 from __future__ import annotations
