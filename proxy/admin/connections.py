@@ -22,7 +22,7 @@ import trio
 
 from headrace.proxy.admin.http import HttpConnection, RefusedConnection
 from headrace.proxy.admin.turns import AdminTurns
-from headrace.proxy.repeated_lines import RepeatedLines
+from headrace.proxy.repeated_lines import RepeatedLines, place_of
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -108,7 +108,8 @@ class AdminConnections:
         except RefusedConnection as error:
             self._report(client, error.rule, str(error))
         except Exception as error:
-            log.exception("internal error; the admin connection was closed", client=client, exc_info=error)
+            if self._repeated.due("internal error", place_of(error)) is not None:
+                log.exception("internal error; the admin connection was closed", client=client, exc_info=error)
         finally:
             self._counters.connections -= 1
             self._open.discard(connection)

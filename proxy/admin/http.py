@@ -26,6 +26,7 @@ import h11
 import structlog
 import trio
 
+from headrace.proxy.repeated_lines import RepeatedLines, place_of
 from headrace.proxy.wire.other_protocols import NEEDED_BYTES, TLS, other_protocol
 from headrace.quota_callbacks.client_addresses import counted_address
 from headrace.quota_callbacks.escaping import json_text
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
     from headrace.proxy.counters import AdminCounters
 
 log = structlog.get_logger("headrace.admin")
+_repeated = RepeatedLines()
 
 MAX_HEAD_BYTES: Final = 16 * 1024
 """Limit for a request line and its headers."""
@@ -401,5 +403,6 @@ async def _answer_or_500(answer: Answer, request: HttpRequest) -> HttpResponse:
     except (MalformedRequestError, RefusedConnection, trio.TooSlowError, trio.BrokenResourceError):  # of its body
         raise
     except Exception as error:
-        log.exception("internal error in the admin server", path=request.path, exc_info=error)
+        if _repeated.due("internal error", place_of(error)) is not None:
+            log.exception("internal error in the admin server", path=request.path, exc_info=error)
         return refused("internal error; the log has the details", HTTPStatus.INTERNAL_SERVER_ERROR)

@@ -402,13 +402,16 @@ class Server:
             if node_id in changed and node_id is not None and upstream is not None:
                 address = topology.address_of(node_id)
                 if address is not None and address != upstream:
-                    log.info(
-                        "broker moved",
-                        node_id=node_id,
-                        peer=str(connection.info.peer),
-                        from_=str(upstream),
-                        to=str(address),
-                    )
+                    left_out = self.shared.repeated.due("broker moved", node_id, str(address))
+                    if left_out is not None:
+                        log.info(
+                            "broker moved",
+                            node_id=node_id,
+                            peer=str(connection.info.peer),
+                            from_=str(upstream),
+                            to=str(address),
+                            left_out=left_out or None,
+                        )
                     connection.begin_drain()
 
 

@@ -46,9 +46,9 @@ class WireConnection:
         port: int = self._socket.getsockname()[1]
         return port
 
-    def ask(self, api_key: ApiKey, version: int, message: Message | None = None) -> Message:
+    def ask(self, api_key: ApiKey, version: int, message: Message | None = None, behind: bytes = b"") -> Message:
         """Send a request, of which the fields that the version lacks are left out, and return the reply."""
-        return read_reply(api_key, version, self.exchange(request_frame(api_key, version, message or {})))
+        return read_reply(api_key, version, self.exchange(request_frame(api_key, version, message or {}, behind)))
 
     def exchange(self, request: bytes) -> bytes:
         """Send a whole frame and return the reply's, without its length."""
@@ -71,14 +71,15 @@ class WireConnection:
         self._socket.close()
 
 
-def request_frame(api_key: ApiKey, version: int, message: Message) -> bytes:
-    """A whole request: length, header and body, with the fields of ``message`` that the version has."""
+def request_frame(api_key: ApiKey, version: int, message: Message, behind: bytes = b"") -> bytes:
+    """A whole request: length, header, body with the fields of ``message`` that the version has, and bytes behind."""
     name = f"{APIS[api_key].name}Request"
     header: Message = {"request_api_key": api_key, "request_api_version": version, "correlation_id": CORRELATION_ID}
     header_version = request_header_version(api_key, version)
     if header_version >= 1:
         header["client_id"] = CLIENT_ID
     body = encode("RequestHeader", header_version, header) + encode(name, version, fitting(name, version, message))
+    body += behind
     return _LENGTH.pack(len(body)) + body
 
 

@@ -25,6 +25,7 @@ from headrace.proxy.connection.state.timeouts import (
     is_old,
 )
 from headrace.proxy.network.held_bytes import held
+from headrace.proxy.repeated_lines import place_of
 from headrace.proxy.wire.errors import MalformedFrame
 from headrace.proxy.wire.walks.body import too_many_rows
 from headrace.quota_callbacks.api_keys import ApiKey
@@ -336,7 +337,8 @@ class NativeRelay:
         try:
             self._resume(rest)
         except Exception as error:
-            log.exception("internal error; the connection was closed", peer=str(self._state.info.peer))
+            if self._state.shared.repeated.due("internal error", place_of(error)) is not None:
+                log.exception("internal error; the connection was closed", peer=str(self._state.info.peer))
             self._state.end_for_fault("proxy", f"{type(error).__name__}: {error}", "resume")
 
     def _resume(self, rest: Rest) -> None:

@@ -74,12 +74,14 @@ def errors_of(value: Any, path: tuple[object, ...] = ()) -> list[tuple[object, .
     return sorted(found, key=repr)
 
 
-def asked(connection: WireConnection, api: ApiKey, version: int, message: Message) -> list[tuple[object, ...]]:
-    """Return the errors of the reply. A broker is asked again while one is of `NOT_LOADED`: it answers so while it
-    waits for producer ids of its controller, too."""
+def asked(
+    connection: WireConnection, api: ApiKey, version: int, message: Message, behind: bytes = b""
+) -> list[tuple[object, ...]]:
+    """Return the errors of the reply to a message with bytes ``behind`` it. A broker is asked again while one is of
+    `NOT_LOADED`: it answers so while it waits for producer ids of its controller, too."""
 
     def settled() -> list[list[tuple[object, ...]]]:
-        errors = errors_of(connection.ask(api, version, message))
+        errors = errors_of(connection.ask(api, version, message, behind))
         return [] if any(error[-1] in NOT_LOADED for error in errors) else [errors]
 
     (errors,) = eventually(settled, f"an answer to {api.name}")
@@ -109,6 +111,8 @@ def compare(connections: Sequence[WireConnection], cases: Mapping[ApiKey, Sequen
                     count += 1
                     if answers[0] != answers[1]:
                         differences.append(f"{api.name} v{version} {message}: {answers[0]} but {answers[1]}")
+                    elif asked(connections[1], api, version, message, b"abc") != answers[1]:
+                        differences.append(f"{api.name} v{version} {message}: bytes behind it change the answer")
     return count, differences
 
 

@@ -22,6 +22,7 @@ from tests.faults.metrics import series
 from tests.faults.proxy_log import JSON_LOG, assert_no_traceback
 from tests.faults.raw_client import ConnectionEndedError, RawClient
 from tests.faults.waiting import wait_until
+from tests.security.floods.test_stalling_clients import is_cut_off
 from tests.shared_cluster import SECRETS
 
 if TYPE_CHECKING:
@@ -255,10 +256,19 @@ def test_a_killed_broker_ends_the_connection(proxy: ProxyProcess) -> None:
 
 
 def test_a_slow_request_is_ended(broker: FakeBroker) -> None:
-    with proxy_of(broker.address, IMPATIENT) as proxy, RawClient(proxy.port) as client:
+    """Also one of which a byte comes now and then, which is no progress."""
+    frame = messages.request(messages.HEARTBEAT, 1, 99, messages.heartbeat_body() + bytes(300))
+    with (
+        proxy_of(broker.address, IMPATIENT) as proxy,
+        RawClient(proxy.port) as client,
+        RawClient(proxy.port) as dribbling,
+    ):
         become_native(proxy, client)
-        client.send(messages.request(messages.HEARTBEAT, 1, 99, messages.heartbeat_body())[:-1])
+        client.send(frame[:-1])
         assert client.rest() == b""
+        become_native(proxy, dribbling)
+        dribbling.sock.settimeout(0.1)
+        assert is_cut_off(dribbling, frame)
         proxy.wait_for_log("a request arrives too slowly")
 
 

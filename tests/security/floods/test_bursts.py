@@ -18,7 +18,7 @@ from tests.faults.metrics import series
 from tests.faults.proxy_log import JSON_LOG, assert_no_traceback
 from tests.faults.raw_client import RawClient
 from tests.faults.waiting import wait_until
-from tests.security.loop_turns import no_long_turn
+from tests.security.loop_turns import assert_no_long_turn
 from tests.security.planes import NATIVE, NEEDS_ENGINE, warm_up
 from tests.shared_cluster import LISTENER
 
@@ -66,10 +66,14 @@ def test_few_requests_of_a_client_that_has_not_logged_in_are_forwarded(
     """A broker ends the connection at the second ApiVersions; what is in flight by then is what costs the proxy."""
     with security.proxy(kafka.addresses(LISTENER), config=CONFIG, arguments=JSON_LOG) as proxy:
         start_bytes = proxy.resident_bytes
-        with no_long_turn(proxy):
+
+        def attack() -> None:
+            before = series(proxy, ASKED)
             burst(proxy, clients)
             eventually(lambda: proxy.metric("headrace_connections") == 0, "all are closed")
-        assert 0 < series(proxy, ASKED) <= CLIENTS * (HANDSHAKES_IN_FLIGHT + 1)
+            assert 0 < series(proxy, ASKED) - before <= CLIENTS * (HANDSHAKES_IN_FLIGHT + 1)
+
+        assert_no_long_turn(proxy, attack)
         assert proxy.resident_bytes - start_bytes < 16 * MIB
         assert_no_traceback(proxy)
 
@@ -101,11 +105,15 @@ def test_bursts_of_accepted_clients_delay_others_by_little(
         security.proxy(kafka.bootstrap_servers, config=CONFIG, arguments=JSON_LOG) as proxy,
         Bystander(proxy.port) as bystander,
     ):
-        with bystander.watching(), no_long_turn(proxy):
+
+        def attack() -> None:
             before = series(proxy, ASKED)
-            burst(proxy, clients)
-            bystander.wait_for_answers(20)
-            wait_until(lambda: series(proxy, ASKED) >= before + CLIENTS * REQUESTS, "all requests are read", 120)
+            with bystander.watching():
+                burst(proxy, clients)
+                bystander.wait_for_answers(20)
+                wait_until(lambda: series(proxy, ASKED) >= before + CLIENTS * REQUESTS, "all requests are read", 120)
+
+        assert_no_long_turn(proxy, attack)
         assert_no_traceback(proxy)
 
 
@@ -120,10 +128,14 @@ def test_bursts_that_are_relayed_natively_delay_others_by_little(
     with ProxyProcess(kafka.bootstrap_servers, config=CONFIG, arguments=arguments) as proxy:
         senders = [clients.enter_context(RawClient(proxy.port, client_id="attacker")) for _ in range(CLIENTS)]
         warm_up(proxy, NATIVE, *senders)
-        before = series(proxy, asked)
-        with Bystander(proxy.port) as bystander, bystander.watching(), no_long_turn(proxy):
-            for each in senders:
-                each.send(frame * REQUESTS)
-            bystander.wait_for_answers(20)
-            wait_until(lambda: series(proxy, asked) >= before + CLIENTS * REQUESTS, "all requests are read", 120)
+
+        def attack() -> None:
+            before = series(proxy, asked)
+            with Bystander(proxy.port) as bystander, bystander.watching():
+                for each in senders:
+                    each.send(frame * REQUESTS)
+                bystander.wait_for_answers(20)
+                wait_until(lambda: series(proxy, asked) >= before + CLIENTS * REQUESTS, "all requests are read", 120)
+
+        assert_no_long_turn(proxy, attack)
         assert_no_traceback(proxy)

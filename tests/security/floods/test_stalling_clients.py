@@ -20,7 +20,7 @@ from tests.faults.fake_broker import Asked, FakeBroker
 from tests.faults.metrics import series
 from tests.faults.proxy_log import JSON_LOG, assert_no_traceback, line_of
 from tests.faults.raw_client import RawClient
-from tests.security.loop_turns import no_long_turn
+from tests.security.loop_turns import assert_no_long_turn
 from tests.security.planes import NATIVE, NEEDS_ENGINE, PLANES, native_connections, warm_up
 from tests.security.quotas.test_unaccepted_clients import CREATE_TOPICS, SASL_AUTHENTICATE
 from tests.security.topics import create_topic
@@ -50,6 +50,7 @@ producer_ids_rate = 1e6
 FIND_COORDINATOR: Final = ApiKey.FIND_COORDINATOR
 TOKEN_BYTES: Final = 500_000
 SMALL_REQUESTS: Final = 20_000
+CLIENT_FAULTS: Final = 'headrace_errors_total{fault="client"}'
 
 
 @pytest.fixture(scope="module")
@@ -75,7 +76,7 @@ def announced(api_key: int, version: int, size: int) -> bytes:
 
 @pytest.mark.parametrize("api_key", [messages.API_VERSIONS, messages.SASL_HANDSHAKE, SASL_AUTHENTICATE])
 def test_a_long_handshake_is_refused_by_its_head(sasl_proxy: ProxyProcess, api_key: int) -> None:
-    with RawClient(sasl_proxy.port) as client:
+    with RawClient(sasl_proxy.port, timeout_s=10) as client:  # less than limits.request_timeout
         client.send(announced(api_key, 1, 63 * MIB))
         assert client.rest() == b""
     sasl_proxy.wait_for_log("is longer than limits.max_handshake_bytes = 524288")
@@ -87,12 +88,14 @@ def test_unfinished_logins_are_bounded_in_memory_and_freed(sasl_proxy: ProxyProc
     start_bytes = sasl_proxy.resident_bytes
     peaks = []
     for _ in range(3):
+        ended = series(sasl_proxy, CLIENT_FAULTS)
         with contextlib.ExitStack() as stack:
             for _ in range(400):
                 client = stack.enter_context(RawClient(sasl_proxy.port, distinct=False))
                 with contextlib.suppress(ConnectionError):
                     client.send(frame)
-            sasl_proxy.wait_for_log("limits.max_held_bytes = 33554432")  # the proxy has read that much
+            sasl_proxy.wait_for_log("limits.max_held_bytes = 33554432")
+            eventually(lambda before=ended: series(sasl_proxy, CLIENT_FAULTS) > before, "so much has been read again")
             peaks.append(sasl_proxy.resident_bytes - start_bytes)
         eventually(lambda: sasl_proxy.metric("headrace_connections") == 0, "all connections are closed")
     assert max(peaks) < 80 * MIB, peaks
@@ -188,8 +191,10 @@ def find_coordinators(rows: int) -> bytes:
     ids=["8 MiB of topics", "1 MiB of topics", "2 MiB of topics without partitions", "10,100 coordinators"],
 )
 def test_a_request_of_many_rows_does_not_stall_others(open_proxy: ProxyProcess, frame: bytes, setting: str) -> None:
-    with no_long_turn(open_proxy):
+    def attack() -> None:
         assert all(is_closed_after(open_proxy, frame) for _ in range(3))
+
+    assert_no_long_turn(open_proxy, attack)
     eventually(lambda: setting in open_proxy.log, "the setting is named")
 
 
@@ -198,14 +203,15 @@ def test_a_reply_of_many_record_errors_does_not_stall_others(open_proxy: ProxyPr
     texts have two lengths. A million bytes of records have 3 MB of texts, and 5,000 errors are still answered."""
     topic = create_topic(kafka, "record-errors")
     many, few = (messages.batch(b"", count, timestamp_ms=10**13 - 1, deltas=(0, 1)) for count in (90_000, 5_000))
-    with no_long_turn(open_proxy):
-        assert all(
-            is_closed_after(open_proxy, messages.request(messages.PRODUCE, 8, 1, messages.produce_body(topic, many)))
-            for _ in range(3)
-        )
+    too_many = messages.request(messages.PRODUCE, 8, 1, messages.produce_body(topic, many))
+
+    def attack() -> None:
+        assert all(is_closed_after(open_proxy, too_many) for _ in range(3))
         with RawClient(open_proxy.port) as client:
             reply = client.call(messages.PRODUCE, 8, messages.produce_body(topic, few))
-    assert reply.count(b"Timestamp 10000000000000 of message with offset") == 2_500
+        assert reply.count(b"Timestamp 10000000000000 of message with offset") == 2_500
+
+    assert_no_long_turn(open_proxy, attack)
     eventually(lambda: "its reply has more than limits.max_request_rows = 10000" in open_proxy.log, "it is named")
 
 
@@ -215,14 +221,18 @@ def test_many_rows_in_a_request_that_is_relayed_natively_do_not_stall_others(ope
     rows."""
     client_id = unique("attacker")
     frame = produce(350_000, client_id)
-    with no_long_turn(open_proxy), contextlib.ExitStack() as stack:
-        attackers = [stack.enter_context(RawClient(open_proxy.port, client_id=client_id)) for _ in range(3)]
-        warm_up(open_proxy, NATIVE, *attackers)
-        for attacker in attackers:
-            with contextlib.suppress(ConnectionError):
-                attacker.send(frame)
-        assert all(attacker.rest() == b"" for attacker in attackers)
-        assert native_connections(open_proxy) == 0
+
+    def attack() -> None:
+        with contextlib.ExitStack() as stack:
+            attackers = [stack.enter_context(RawClient(open_proxy.port, client_id=client_id)) for _ in range(3)]
+            warm_up(open_proxy, NATIVE, *attackers)
+            for attacker in attackers:
+                with contextlib.suppress(ConnectionError):
+                    attacker.send(frame)
+            assert all(attacker.rest() == b"" for attacker in attackers)
+            assert native_connections(open_proxy) == 0
+
+    assert_no_long_turn(open_proxy, attack)
 
 
 @pytest.mark.parametrize("plane", PLANES, indirect=True, scope="module")
@@ -245,10 +255,14 @@ def test_as_many_topics_as_allowed_do_not_stall_others(security: Security) -> No
     with (
         FakeBroker({"raw": lambda _, asked: received.append(asked)}) as broker,
         security.proxy(broker.address, config=LIMITS, arguments=JSON_LOG) as proxy,
-        no_long_turn(proxy),
     ):
-        assert all(is_closed_after(proxy, create_topics(9_900)) for _ in range(3))
-        assert [asked.api_key for asked in received] == [CREATE_TOPICS] * 3
+
+        def attack() -> None:
+            received.clear()
+            assert all(is_closed_after(proxy, create_topics(9_900)) for _ in range(3))
+            assert [asked.api_key for asked in received] == [CREATE_TOPICS] * 3
+
+        assert_no_long_turn(proxy, attack)
 
 
 @pytest.mark.exhaustive
@@ -257,14 +271,18 @@ def test_as_many_topics_as_allowed_of_many_clients_at_once_take_turns(security: 
     with (
         FakeBroker({"raw": lambda _, asked: received.append(asked)}) as broker,
         security.proxy(broker.address, config=LIMITS, arguments=JSON_LOG) as proxy,
-        contextlib.ExitStack() as stack,
-        no_long_turn(proxy),
     ):
-        clients = [stack.enter_context(RawClient(proxy.port, client_id="raw")) for _ in range(12)]
-        for client in clients:
-            client.send(create_topics(9_900))
-        assert all(client.rest() == b"" for client in clients)
-        assert [asked.api_key for asked in received] == [CREATE_TOPICS] * len(clients)
+
+        def attack() -> None:
+            received.clear()
+            with contextlib.ExitStack() as stack:
+                clients = [stack.enter_context(RawClient(proxy.port, client_id="raw")) for _ in range(12)]
+                for client in clients:
+                    client.send(create_topics(9_900))
+                assert all(client.rest() == b"" for client in clients)
+            assert [asked.api_key for asked in received] == [CREATE_TOPICS] * len(clients)
+
+        assert_no_long_turn(proxy, attack)
 
 
 @pytest.mark.exhaustive
@@ -272,14 +290,17 @@ def test_nobody_notices_small_requests_without_an_end(open_proxy: ProxyProcess) 
     """Produce requests without acks are never in flight, so only their bytes bound them."""
     frame = messages.request(messages.PRODUCE, 7, 1, struct.pack(">hhii", -1, 0, 30_000, 0))
     produced = 'headrace_requests_total{api="Produce"}'
-    before = series(open_proxy, produced)
-    with (
-        Bystander(open_proxy.port) as bystander,
-        bystander.watching(),
-        no_long_turn(open_proxy),
-        contextlib.ExitStack() as stack,
-    ):
-        for _ in range(3):
-            attacker = stack.enter_context(RawClient(open_proxy.port, client_id=unique("attacker")))
-            attacker.send(frame * SMALL_REQUESTS)
-        eventually(lambda: series(open_proxy, produced) >= before + 3 * SMALL_REQUESTS, "all are read")
+
+    def attack() -> None:
+        before = series(open_proxy, produced)
+        with (
+            Bystander(open_proxy.port) as bystander,
+            bystander.watching(),
+            contextlib.ExitStack() as stack,
+        ):
+            for _ in range(3):
+                attacker = stack.enter_context(RawClient(open_proxy.port, client_id=unique("attacker")))
+                attacker.send(frame * SMALL_REQUESTS)
+            eventually(lambda: series(open_proxy, produced) >= before + 3 * SMALL_REQUESTS, "all are read")
+
+    assert_no_long_turn(open_proxy, attack)
