@@ -208,7 +208,8 @@ class ClientConnection:
         if state.authentication is not None:
             state.authentication.close()
         unsettled = [*state.in_flight.take_all(), *self._requests.unsettled_requests()]
-        unsent = [each for each in self._requests.unsent if each not in unsettled]
+        known = set(unsettled)
+        unsent = {each: None for each in self._requests.unsent if each not in known}
         for exchange in [*unsettled, *unsent]:
             if state.upstream is None:  # no broker could be dialled for it, so nothing was sent
                 exchange.forwarded_s = None

@@ -310,7 +310,9 @@ class ReplyRelay(Relay):
         frame = self.scanner.collect(size, self.state.limits.max_collected_bytes, "limits.max_collected_bytes")
         self._sent_to = self.scanner.position
         if frame is not None:
-            if size > LONG_STEP_BYTES:
+            exchange = self._current
+            added = 0 if exchange is None else self.state.in_flight.bytes_of_amendment(exchange)
+            if size + added > LONG_STEP_BYTES:
                 self._collected_much(frame)
             else:
                 self._collected(frame)

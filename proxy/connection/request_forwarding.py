@@ -147,7 +147,11 @@ class RequestForwarding(Relay):
             await self.splice.drain()
 
     def _complete_acks_zero(self) -> None:
-        if self._acks_zero and not self.state.mid_request:
-            completed, self._acks_zero = self._acks_zero, []
-            for exchange in completed:
-                self.state.completed(exchange)
+        """Complete the requests that have been sent, except one of which a part has not arrived."""
+        waiting = self._acks_zero
+        if not waiting:
+            return
+        arriving = waiting[-1:] if self.state.mid_request and waiting[-1] is self.state.current else []
+        self._acks_zero = arriving
+        for exchange in waiting[: len(waiting) - len(arriving)]:
+            self.state.completed(exchange)

@@ -176,6 +176,11 @@ class InFlight:
         found = self.amendments.get(exchange)
         return None if found is None else found[0]
 
+    def bytes_of_amendment(self, exchange: Exchange) -> int:
+        """Return the memory that the change to the reply to ``exchange`` takes; 0 without one."""
+        found = self.amendments.get(exchange)
+        return 0 if found is None else found[1]
+
     def collect_amended(self, exchange: Exchange) -> None:
         """Have the reply to ``exchange`` collected if it is to be changed. Call it once the request is forwarded."""
         if exchange in self.amendments and isinstance(exchange.reply, Forward | WalkFetch):

@@ -7,6 +7,7 @@ request may have thousands of rows, so everything is done in steps (`headrace.pr
 
 from __future__ import annotations
 
+from collections import deque
 from typing import TYPE_CHECKING, Any, Final
 
 from headrace.proxy.wire.messages.editing import Row, Rows, edit_in_steps
@@ -136,8 +137,9 @@ class DeniedRows:
         self._kept: set[RowKey] = set()
         self._errors: dict[str, list[Row | Message]] = {}
         """The rows to add to the reply, encoded, by array."""
-        self._of_groups: dict[str, list[Message]] = {}
-        """The topics to add to the groups of the reply to an OffsetFetch; empty for other APIs."""
+        self._of_groups: dict[str, deque[list[Message]]] = {}
+        """The topics to add to the groups of the reply to an OffsetFetch: for each group, as often as the request names
+        it, since a broker answers each of these rows. Empty for other APIs."""
         self.left: bytes | None = None
         """The body to forward; ``None`` if nothing is left."""
         self.memory_bytes = 0
@@ -247,12 +249,16 @@ class DeniedRows:
             if group_id in self._denied:
                 denied.append({"group_id": group_id, "topics": [], "error_code": self._denied[group_id]})
                 continue
+            topics: list[Message] = []
             for row in group["topics"] or ():
                 code = self._denied.get((group_id, _topic_key(row)))
                 if code is not None:
-                    self._of_groups.setdefault(group_id, []).append(_topic_of_group(row, code))
+                    topics.append(_topic_of_group(row, code))
                     self.memory_bytes += _PARTITION_BYTES * (1 + len(row["partition_indexes"]))
                 yield
+            self._of_groups.setdefault(group_id, deque()).append(topics)
+            self.memory_bytes += _ROW_BYTES
+            yield
         yield from self._write(self._response_fields()[_GROUPS], denied)
 
     # --- the reply ---
@@ -290,8 +296,12 @@ class DeniedRows:
 
         return change
 
-    def _with_groups(self, rows: list[Row]) -> list[Row | Message]:
-        extended = [_extended(row, self._of_groups.get(row.value["group_id"])) for row in rows]
+    def _with_groups(self, rows: list[Row]) -> Steps[list[Row | Message]]:
+        extended: list[Row | Message] = []
+        for row in rows:
+            waiting = self._of_groups.get(row.value["group_id"])
+            extended.append(_extended(row, waiting.popleft() if waiting else []))
+            yield
         return [*extended, *self._errors.get(_GROUPS, ())]
 
 
@@ -309,7 +319,7 @@ def _topic_key(row: Message) -> str | bytes:
     return key
 
 
-def _extended(row: Row, topics: list[Message] | None) -> Row | Message:
+def _extended(row: Row, topics: list[Message]) -> Row | Message:
     if not topics or row.value["error_code"]:
         return row
     extended: Message = {**row.value, "topics": [*row.value["topics"], *topics]}

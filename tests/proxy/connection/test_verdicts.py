@@ -156,6 +156,19 @@ async def test_a_refusal_that_the_protocol_cannot_express_closes_the_connection(
         assert book.upstream.dialled == []
 
 
+async def test_produces_without_acks_are_completed_while_the_next_one_arrives(autojump_clock: MockClock) -> None:
+    """Otherwise a client that always sends ahead would have all of them kept."""
+    gate = Gatekeeper(None, api_key=PRODUCE)
+    async with open_book(plugins={"gate": gate}) as book:
+        *whole, last = (request(PRODUCE, 9, number, acks=0, padding=1000) for number in range(1, 5))
+        await book.client.sends(*whole, last[:100])
+        await trio.testing.wait_all_tasks_blocked()
+        assert [each.correlation_id for each in gate.completed] == [1, 2, 3]
+        await book.client.sends(last[100:])
+        await trio.testing.wait_all_tasks_blocked()
+        assert [each.correlation_id for each in gate.completed] == [1, 2, 3, 4]
+
+
 async def test_a_refused_produce_has_an_error_for_every_partition(autojump_clock: MockClock) -> None:
     gate = Gatekeeper(Refuse(error_code=44), api_key=PRODUCE)
     async with open_book(plugins={"gate": gate}) as book:

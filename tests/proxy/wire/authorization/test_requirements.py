@@ -181,6 +181,27 @@ def test_a_reply_keeps_the_rows_of_the_broker() -> None:
     assert (found, reply["throttle_time_ms"]) == ({"mine": 0, "theirs": 29}, 3)
 
 
+def test_a_group_that_is_named_often_is_answered_as_often_with_the_topics_of_each(rng: Random) -> None:
+    """Otherwise the reply would grow with the square of the request."""
+    count = 300
+    named = [[f"topic-{number}"] if rng.random() < 0.5 else ["mine", f"topic-{number}"] for number in range(count)]
+    groups = [
+        {"group_id": "g", "topics": [{"name": name, "partition_indexes": []} for name in names]} for names in named
+    ]
+    denied: dict[RowKey, int] = {("g", f"topic-{number}"): 29 for number in range(count)}
+    parts = finish(
+        DeniedRows.split_in_steps(ApiKey.OFFSET_FETCH, 8, encode("OffsetFetchRequest", 8, {"groups": groups}), denied)
+    )
+    left = decode("OffsetFetchRequest", 8, parts.left or b"")["groups"]
+    rows = [{"name": "mine", "partitions": []}]
+    answers = [{"group_id": "g", "topics": rows if each["topics"] else [], "error_code": 0} for each in left]
+    from_broker = encode("OffsetFetchResponse", 8, {"groups": answers})
+    reply = decode("OffsetFetchResponse", 8, finish(parts.add_to_in_steps(from_broker)))
+    assert [[topic["name"] for topic in group["topics"]] for group in reply["groups"]] == [
+        sorted(names, key=lambda name: name != "mine") for names in named
+    ]
+
+
 def test_partitions_of_a_transaction_are_added_all_or_not_at_all() -> None:
     topics = [{"name": name, "partitions": [0]} for name in ("mine", "theirs")]
     body = encode("AddPartitionsToTxnRequest", 3, {"v3_and_below_topics": topics})
