@@ -280,6 +280,8 @@ class NativeRelay:
         if self._producer_ids is not None:
             ids = self._producer_ids
             ids.last_used_ms = max(ids.last_used_ms, int(state.last_active_s * 1000))
+        if is_old(state, now_s):
+            self.recall()
         if progress.is_arriving:
             self._check_arrival(progress, now_s)
         else:
@@ -290,7 +292,7 @@ class NativeRelay:
                 end_unanswered(state)
             elif self._has_stuck_reply(progress, now_s):
                 end_stuck(state, "client")
-            elif now_s - state.last_active_s > self._longest_quiet_s(progress) or is_old(state, now_s):
+            elif now_s - state.last_active_s > self._longest_quiet_s(progress):
                 self.recall()
 
     def note_held(self) -> int:

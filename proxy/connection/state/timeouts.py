@@ -6,8 +6,9 @@ The server calls `end_if_overdue` for every connection every few seconds. An old
 1. A check finds that nothing is in flight, and nothing has been for `QUIET_S`.
 2. From `BUSY_S` later on, the relays look for such a moment after each reply (``ends_when_quiet``), for clients that
    send the next request at once.
-3. From `PIPELINED_S` later on, a client that always has several requests in flight is drained: no further request is
-   read, and the connection ends with the last reply. The client sends the others again, as when a broker closes.
+3. From `PIPELINED_S` later on, a client that always has several requests in flight, or always the beginning of the
+   next one on its way, is drained: no further request is read, and the connection ends with the last reply. The client
+   sends the others again, as when a broker closes.
 
 A muted client is not ended before the end of its mute, which it could otherwise leave by connecting to another proxy.
 """
@@ -40,6 +41,10 @@ BUSY_S: Final = 1.0
 
 PIPELINED_S: Final = 5.0
 """Time for which an old connection waits for a moment with nothing in flight."""
+
+UNACKNOWLEDGED_S: Final = 60.0
+"""As `PIPELINED_S`, for a client whose last request was a Produce with acks=0: what the broker has not read would be
+lost, since the client does not send it again."""
 
 SHORTEST_INTERVAL_S: Final = 0.1
 
@@ -235,9 +240,9 @@ def end_if_old(state: ConnectionState, now_s: float) -> None:
     if state.draining or old_s < BUSY_S:
         return
     state.note_age(is_old=True)
-    # A client with at most one request in flight soon has none, and `end_if_done` ends it then. A Produce with acks=0
-    # that the broker has not read yet would be lost, since the client does not send it again.
-    if old_s >= PIPELINED_S and len(state.in_flight) > 1 and not state.unacknowledged:
+    # A client with at most one request in flight and nothing behind it soon has none, and `end_if_done` ends it then.
+    sends_ahead = len(state.in_flight) > 1 or state.held_bytes or state.mid_request
+    if sends_ahead and old_s >= (UNACKNOWLEDGED_S if state.unacknowledged else PIPELINED_S):
         _drain(state)
 
 

@@ -221,9 +221,12 @@ def test_a_quota_of_another_client_leaves_a_connection_native(kafka: FirstBroker
         assert proxy.metrics(*numbers) == before
 
 
-def test_a_connection_is_native_until_it_is_old(broker: FakeBroker) -> None:
+@pytest.mark.parametrize("ahead", [0, pytest.param(1, marks=pytest.mark.exhaustive)])
+def test_a_connection_is_native_until_it_is_old(broker: FakeBroker, ahead: int) -> None:
+    """Also one of a client that has always sent bytes of the next request."""
     with proxy_of(broker.address, '[limits]\nmax_connection_age = "3s"\n') as proxy, RawClient(proxy.port) as client:
         become_native(proxy, client)
+        client.send(messages.request(messages.HEARTBEAT, 1, 99, messages.heartbeat_body())[:ahead])
         assert client.rest() == b"", "it ends in an orderly way"
         wait_until(lambda: proxy.metric("headrace_connections_aged_total") == 1, "it is counted")
         assert series(proxy, 'headrace_native_returns_total{reason="recalled"}') == 1

@@ -16,6 +16,7 @@ from headrace.proxy.connection.state.timeouts import (
     PIPELINED_S,
     QUIET_S,
     SHORTEST_INTERVAL_S,
+    UNACKNOWLEDGED_S,
     age_of_end_s,
     check_interval_s,
     end_if_overdue,
@@ -143,6 +144,28 @@ async def test_half_a_request_is_not_lost(autojump_clock: MockClock) -> None:
         await book.client.receives_the_end()
 
 
+@pytest.mark.parametrize("count", [1, 30])
+async def test_a_client_that_always_sends_ahead_is_drained(autojump_clock: MockClock, count: int) -> None:
+    """One byte of the next request, or so many that it has begun to be forwarded."""
+    async with open_old_book() as book:
+        await trio.sleep(AGE_S)
+        frame = request(PRODUCE, 9, 2, acks=1, padding=10)
+        await book.client.sends(frame[:count])
+        await wait_all_tasks_blocked()
+        await trio.sleep(PIPELINED_S - 0.1)
+        check(book)
+        assert ends(book) == 0
+        await trio.sleep(0.1)
+        check(book)
+        assert ends(book) == 1
+        if count > 1:  # it is still answered
+            await book.client.sends(frame[count:])
+            await book.broker.receives()
+            await book.broker.sends(reply(PRODUCE, 9, 2))
+            assert await book.client.receives() == reply(PRODUCE, 9, 2)
+        await book.client.receives_the_end()
+
+
 async def test_a_client_that_always_has_several_requests_in_flight_is_drained(autojump_clock: MockClock) -> None:
     async with open_old_book() as book:
         await trio.sleep(AGE_S)
@@ -179,6 +202,17 @@ async def test_records_without_acks_are_not_drained(autojump_clock: MockClock) -
             assert await book.client.receives() == reply(HEARTBEAT, 4, number)
         await book.client.receives_the_end()
         await book.broker.receives()  # the Produce
+
+
+async def test_records_without_acks_do_not_keep_a_connection(autojump_clock: MockClock) -> None:
+    async with open_old_book() as book:
+        await trio.sleep(AGE_S)
+        await book.client.sends(request(PRODUCE, 9, 2, acks=0, padding=10), request(PRODUCE, 9, 3, acks=0)[:1])
+        await wait_all_tasks_blocked()
+        await trio.sleep(UNACKNOWLEDGED_S)
+        check(book)
+        await book.client.receives_the_end()
+        assert ends(book) == 1
 
 
 async def test_a_muted_client_waits_for_the_end_of_its_mute(autojump_clock: MockClock) -> None:
