@@ -70,13 +70,21 @@ impl Limits {
 /// Returns the number of complete records at the start of `bytes`.
 #[must_use]
 pub fn complete_records(bytes: &[u8]) -> usize {
-    let (mut at, mut count) = (0, 0);
-    while let Some(header) = bytes.get(at..at + HEADER_BYTES) {
-        at += HEADER_BYTES + usize::from(u16::from_be_bytes([header[3], header[4]]));
-        if at > bytes.len() {
+    first_records(bytes, usize::MAX).0
+}
+
+/// Returns the number of complete records at the start of `bytes`, but at most `most`, and their length.
+#[must_use]
+pub fn first_records(bytes: &[u8], most: usize) -> (usize, usize) {
+    let (mut end, mut count) = (0, 0);
+    while count < most {
+        let Some(header) = bytes.get(end..end + HEADER_BYTES) else { break };
+        let next = end + HEADER_BYTES + usize::from(u16::from_be_bytes([header[3], header[4]]));
+        if next > bytes.len() {
             break;
         }
+        end = next;
         count += 1;
     }
-    count
+    (count, end)
 }

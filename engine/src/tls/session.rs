@@ -16,7 +16,7 @@ use rustls::{ClientConfig, CommonState, Error, HandshakeKind, ServerConfig};
 
 use crate::tls::config::{Asked, take_asked};
 use crate::tls::failure::Failure;
-use crate::tls::limits::{Excess, Limits, MAX_HANDSHAKE_BYTES, complete_records};
+use crate::tls::limits::{Excess, Limits, MAX_HANDSHAKE_BYTES, complete_records, first_records};
 
 /// The most bytes of a read, and of one call of `encrypt`.
 pub const PIECE_BYTES: usize = 64 * 1024;
@@ -30,7 +30,8 @@ const RECORD_BYTES: usize = 16 * 1024 + 2048 + 5;
 /// The most bytes that TLS itself has to send while the peer does not read them.
 const MAX_OWN_BYTES: usize = 16 * 1024;
 
-/// The most records with data that are decrypted before the limits on records without data are checked.
+/// The most records with data that are decrypted before the limits on records without data are checked, and the most
+/// records that are decrypted before data is encrypted.
 const MOST_RECORDS: usize = 64;
 
 /// A record with the fatal alert `unrecognized_name`.
@@ -414,8 +415,18 @@ impl Session {
             return false;
         }
         let mut bytes = std::mem::take(&mut self.incoming);
-        let run = self.run(&mut bytes, &mut [], write, false);
+        // rustls encrypts only once it has decrypted all that it is given: so it is given few records at a time.
+        let (complete, most) = first_records(&bytes, MOST_RECORDS);
+        let end = if complete == MOST_RECORDS { most } else { bytes.len() };
+        let run = self.run(&mut bytes[..end], &mut [], write, false);
         bytes.drain(..run.consumed);
+        if run.consumed > 0 && !self.is_handshaking() {
+            let begun = complete - first_records(&bytes[..end - run.consumed], complete).0;
+            if let Some(excess) = self.limits.count(begun, run.records, run.consumed, run.data, self.received) {
+                self.failure.get_or_insert(Failure::Excess(excess));
+            }
+        }
+        self.has_more = complete_records(&bytes) > 0;
         self.incoming = bytes;
         self.failure.is_none()
     }

@@ -131,6 +131,26 @@ async def read_for_ever(sock: EitherSocket, reads: list[float]) -> None:
             reads.append(time.thread_time() - began_s)
 
 
+@pytest.mark.usefixtures("libraries")
+@pytest.mark.parametrize("libraries", ["server"], ids=["rustls"], indirect=True)
+async def test_a_burst_behind_requests_delays_a_reply_by_little(tmp_path: Path) -> None:
+    """A read ends after 64 records with data; what is behind them is decrypted when the proxy next sends."""
+    with listener() as server, trio.fail_after(DEADLINE_S):
+        client, sock = await connect(server, tmp_path)
+        with client:
+            requests = b"".join(client.record(DATA, b"request") for _ in range(64))
+            await trio.to_thread.run_sync(client.send, requests + key_updates(client))
+            await sock.readable()
+            sock.receive_into(memoryview(bytearray(65536)))
+            assert sock.undecrypted_bytes > 10_000
+            began_s = time.thread_time()
+            with pytest.raises(ClientFault, match="too many records without data"):
+                for _ in range(10):
+                    sock.send_now([b"reply"])
+            assert time.thread_time() - began_s < LONGEST_READ_S
+            sock.close()
+
+
 @of_clients
 @pytest.mark.usefixtures("libraries")
 async def test_honest_changes_of_keys_are_no_burst(tmp_path: Path) -> None:
