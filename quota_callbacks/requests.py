@@ -79,6 +79,9 @@ class TopicMutation:
     """The name, or the 16 bytes of the topic id where DeleteTopics (from version 6) uses it."""
     partitions: int
     """Number of partitions to create, delete or add (KIP-599); 0 if the broker would refuse the change anyway."""
+    at_most: int = 0
+    """Number of partitions, or an upper bound, if the broker makes the change although `partitions` is 0: it does not
+    show a new topic at once, and another client may have deleted one that was in the way. Charged with the reply."""
 
 
 @dataclass(slots=True, eq=False)

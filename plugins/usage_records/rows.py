@@ -151,16 +151,18 @@ class Seconds:
         """
         rows = self.rows
         rest = rows.get((user, client_id, api_key, None)) or rows[None, None, api_key, None]
+        topic: str | bytes | None = None
+        row: Row | None = None
         for batch in batches:
-            topic = batch[0]
-            name = (user, client_id, api_key, bounded_name(topic) if isinstance(topic, str) else topic.hex())
-            row = rows.get(name)
-            if row is None:
-                if len(rows) >= self.max_rows:
-                    continue
-                row = rows[name] = Row()
-            row.request_bytes += batch[2]
-            rest.request_bytes -= batch[2]
+            if batch[0] is not topic:  # the batches of a topic follow each other; a long name takes long
+                topic = batch[0]
+                name = (user, client_id, api_key, bounded_name(topic) if isinstance(topic, str) else topic.hex())
+                row = rows.get(name)
+                if row is None and len(rows) < self.max_rows:
+                    row = rows[name] = Row()
+            if row is not None:
+                row.request_bytes += batch[2]
+                rest.request_bytes -= batch[2]
 
     def turn(self, second: int) -> None:
         """Finish the current second and begin ``second``."""

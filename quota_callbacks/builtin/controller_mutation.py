@@ -122,7 +122,8 @@ class ControllerMutation(BucketCallback):
 
     @hookimpl
     def response_received(self, request: Request, now_ms: int) -> Throttle | None:
-        """Give back tokens for topics that were refused; return the throttle of a permissive request."""
+        """Give back tokens for topics that were refused, and charge what was changed although nothing was charged for
+        it; return the throttle of a permissive request."""
         charge = self._take_charge(request)
         if charge is None:
             return None
@@ -131,6 +132,12 @@ class ControllerMutation(BucketCallback):
         refused = sum(each.partitions for each in mutations if errors.get(each.topic, 0) in UNCHANGED)
         if held or refused:
             _give_back(bucket, refused, now_ms, held=held)
+        unforeseen = sum(each.at_most for each in mutations if not each.partitions and errors.get(each.topic) == 0)
+        if unforeseen and held:
+            bucket.record(unforeseen, now_ms)
+            bucket.correct(unforeseen, now_ms)
+        elif unforeseen:
+            bucket.charge(unforeseen, now_ms)
         return bucket.throttle(now_ms) if not held and request.api_version < STRICT_FROM[request.api_key] else None
 
     def _undo(self, request: Request, now_ms: int) -> None:

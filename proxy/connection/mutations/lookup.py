@@ -75,7 +75,7 @@ async def look_up_mutations(
     else:
         counts = await _partition_counts([topic.key for topic in asked_for.topics], ask, in_turn)
         if exchange.api_key == ApiKey.DELETE_TOPICS:
-            created.forget(key for key in counts if isinstance(key, str))
+            created.forget(topic.key for topic in asked_for.topics if isinstance(topic.key, str))
         for topic in asked_for.topics:
             if topic.key not in counts and (count := created.partitions(topic.key, now_s)):
                 counts[topic.key] = count
@@ -98,6 +98,7 @@ async def _creations(
             partitions=_created_partitions(topic.partitions or 0, validated.get(str(topic.key), topic.partitions))
             if times[topic.key] == 1  # a broker refuses a topic that is listed twice
             else 0,
+            at_most=_created_partitions(topic.partitions or 0, None),
         )
         for topic in asked_for.topics
     )
@@ -128,10 +129,11 @@ def _changes(api_key: int, asked_for: MutationRequest, counts: dict[TopicKey, in
     for topic in asked_for.topics:
         existing = counts.get(topic.key)
         if api_key == ApiKey.DELETE_TOPICS:
-            partitions = existing or 0
+            partitions, at_most = existing or 0, ASSUMED_PARTITIONS
         else:
-            partitions = 0 if existing is None else min(max((topic.partitions or 0) - existing, 0), MAX_PARTITIONS)
-        yield TopicMutation(topic=topic.key, partitions=partitions)
+            at_most = min(max(topic.partitions or 0, 0), MAX_PARTITIONS)
+            partitions = 0 if existing is None else max(at_most - existing, 0)
+        yield TopicMutation(topic=topic.key, partitions=partitions, at_most=at_most if existing is None else 0)
 
 
 async def _partition_counts(topics: list[TopicKey], ask: Ask, in_turn: InTurn) -> dict[TopicKey, int]:

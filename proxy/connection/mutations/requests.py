@@ -62,8 +62,9 @@ def must_forward(state: ConnectionState, exchange: Exchange, refusal: Refuse | N
     if refusal is not None:
         note_refusal(state, exchange, refusal)
     elif exchange.mutations:
-        names = [each.topic for each in exchange.mutations if isinstance(each.topic, str)]
-        state.shared.created_topics.add(names, state.shared.clock())
+        created, now_s = state.shared.created_topics, state.shared.clock()
+        created.add([each.topic for each in exchange.mutations if isinstance(each.topic, str)], now_s)
+        created.ask_for(exchange.mutations, now_s)
         return True
     return False
 

@@ -27,8 +27,8 @@ MAX_REMEMBERED: Final = 10_000
 class CreatedTopics:
     """Topics whose creation was requested recently and that a broker may not know yet.
 
-    Auto-created topics are not charged a second time. For topics of CreateTopics the number of partitions is kept, so
-    that changing or deleting them immediately afterwards is charged.
+    Auto-created topics are not charged a second time. The number of partitions of all these topics is kept, so that
+    changing or deleting them immediately afterwards is charged.
     """
 
     __slots__ = ("_asked_for", "_since_s")
@@ -57,12 +57,14 @@ class CreatedTopics:
             self._since_s.pop(name, None)
 
     def ask_for(self, mutations: Iterable[TopicMutation], now_s: float) -> None:
-        """Note the partitions of topics that a CreateTopics, which was forwarded, requests. Whether they are created
-        need not be known: the charge for changing a topic is returned if the broker reports that it does not exist."""
+        """Note the partitions of topics that a request, which was forwarded, creates. Whether they are created need not
+        be known: the charge for changing a topic is returned if the broker reports that it does not exist."""
         if len(self._asked_for) >= MAX_REMEMBERED:
             self._asked_for.clear()
         self._asked_for.update(
-            (str(each.topic), (now_s, each.partitions)) for each in mutations if len(each.topic) <= LONGEST_TOPIC_NAME
+            (str(each.topic), (now_s, each.partitions or each.at_most))
+            for each in mutations
+            if len(each.topic) <= LONGEST_TOPIC_NAME
         )
 
     def partitions(self, topic: TopicKey, now_s: float) -> int:

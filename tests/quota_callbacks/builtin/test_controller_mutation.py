@@ -189,6 +189,20 @@ def test_what_the_broker_refused_is_given_back() -> None:
     assert mutations(rig.quotas).tokens(0) == 20
 
 
+@pytest.mark.parametrize("version", [2, 3])
+@pytest.mark.parametrize(("error", "left"), [(0, -80), (3, 20)])
+def test_what_was_changed_unforeseen_is_charged_with_the_reply(version: int, error: int, left: int) -> None:
+    """The broker's Metadata did not show the topic yet."""
+    rig = Callback(2)
+    request = rig.request(CREATE_PARTITIONS, version, {})
+    request.mutations = (TopicMutation(topic="a", partitions=0, at_most=100),)
+    assert rig.callback.request_received(request, 0) is None
+    assert mutations(rig.quotas).tokens(0) == 20
+    request.topic_errors = {"a": error}
+    rig.callback.response_received(request, 0)
+    assert mutations(rig.quotas).tokens(0) == left
+
+
 @pytest.mark.parametrize("error", [ErrorCode.REQUEST_TIMED_OUT, ErrorCode.UNKNOWN_SERVER_ERROR])
 def test_what_may_have_been_done_is_not_given_back(error: ErrorCode) -> None:
     rig = Callback(2)

@@ -8,6 +8,7 @@ import pytest
 import trio
 
 from tests.proxy.mutation_script import (
+    ADD,
     CREATE,
     KEY,
     METADATA,
@@ -71,6 +72,30 @@ async def test_metadata_that_creates_within_the_quota_is_charged_and_goes_on(aut
         assert await book.broker.receives() == again, "a client that could not create it may try again"
         await book.broker.sends(known(9, 3, ("new", 5)))
         assert read_reply(METADATA, 9, await book.client.receives())["topics"][0]["error_code"] == 5
+
+
+async def test_partitions_that_are_added_before_the_broker_shows_the_topic_are_charged(
+    autojump_clock: MockClock,
+) -> None:
+    async with open_book(quotas=quota(1), windows=WINDOWS) as book:
+        sent = metadata_request(9, "new")
+        await book.client.sends(sent)
+        await book.upstream.wait_for_dial(1)
+        asked(await book.broker.receives(), METADATA, 9)
+        await book.broker.sends(known(9, 1, ("new", 3)))
+        asked(await book.broker.receives(), CREATE, 5)
+        await book.broker.sends(reply(CREATE, 5, 1, topics=[{"name": "new", "num_partitions": 1}]))
+        assert await book.broker.receives() == sent
+        await book.broker.sends(known(9, 1, ("new", 3)))
+        await book.client.receives()
+        await book.client.sends(request(ADD, 3, 2, topics=[{"name": "new", "count": 101}]))
+        asked(await book.broker.receives(), METADATA, 4)
+        await book.broker.sends(known(4, 2, ("new", 3)))
+        asked(await book.broker.receives(), ADD, 3)
+        await book.broker.sends(reply(ADD, 3, 2, results=[{"name": "new"}]))
+        await book.client.receives()
+        await book.client.sends(create(6, ("t", 1), number=3))
+        assert outcome(await book.client.receives(), CREATE, 6) == ({"t": 89}, 91_000)
 
 
 async def test_a_topic_that_does_not_come_to_be_is_charged_once_in_ten_minutes(autojump_clock: MockClock) -> None:
