@@ -255,9 +255,9 @@ class TopicQuotas:
 
     def _bucket(self, key: QuotaKey, topic: str | bytes, sent: Request | None = None) -> RateBucket | None:
         """Return the bucket of a topic, or that of the user of the request ``sent`` for it; ``None`` if the topic has
-        no quota, or if its name is not known or not valid."""
-        name = topic if isinstance(topic, str) else self._topics.name(topic)
-        if name is None or len(name) > MAX_NAME_LENGTH:
+        no quota, or no valid name. A topic whose name is not known has the quota of all topics, if there is one."""
+        name = topic if isinstance(topic, str) else self._topics.name(topic) or f"{_ID}{topic.hex()}"
+        if len(name) > MAX_NAME_LENGTH:
             return None
         if self._generation != self._quotas.generation or len(self._buckets) >= MAX_CACHED:
             self._buckets.clear()
@@ -280,6 +280,10 @@ class TopicQuotas:
             owner = owner_of(sent.connection, name, tags)
         bucket = self._quotas.named((key, tags), owner)
         return bucket if isinstance(bucket, RateBucket) else None
+
+
+_ID: Final = ":"
+"""Before the id of a topic without a known name. No name begins so, and no quota of a name or a prefix matches."""
 
 
 def _slot(key: QuotaKey) -> object:

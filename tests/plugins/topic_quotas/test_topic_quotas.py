@@ -103,6 +103,16 @@ async def test_ids_of_topics_stand_for_their_names(autojump_clock: MockClock) ->
         ]
 
 
+async def test_a_topic_without_a_known_name_has_the_quota_of_all_topics(autojump_clock: MockClock) -> None:
+    """Otherwise a client could keep the names of its topics from the proxy."""
+    quotas = [(PRODUCED, ANY_TOPIC, 1000), (PRODUCED, topic("0*"), 10)]
+    async with open_book(plugins={"topic_quotas": TopicQuotas()}, options=OPTIONS, quotas=quotas) as book:
+        rows = [{"topic_id": bytes(range(16)), "partition_data": [{"index": 0, "records": bytes(13_000)}]}]
+        answer = await book.round_trip(request(PRODUCE, 13, 1, acks=1, topic_data=rows), reply(PRODUCE, 13, 1))
+        assert read_reply(PRODUCE, 13, answer)["throttle_time_ms"] == 3000
+        assert [each.entity for each in book.shared.decisions] == ["topic=:000102030405060708090a0b0c0d0e0f"]
+
+
 @pytest.mark.parametrize("version", [4, 11, 12])
 async def test_fetched_records_are_charged_to_their_topics(autojump_clock: MockClock, version: int) -> None:
     async with open_book(
