@@ -13,13 +13,13 @@ from importlib import import_module
 from importlib.metadata import entry_points, version
 from pathlib import Path
 from time import perf_counter
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from headrace.config.overrides import FLAGS
 from headrace.proxy.admin.command_options import reaches_admin
-from headrace.quota_callbacks.commands import Group
+from headrace.quota_callbacks.commands import Group, fail
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -128,8 +128,8 @@ def run(path: Path | None, **options: Any) -> None:
         try:
             load(path, flags, environment=os.environ, plugins=installed_plugins(), plugin_faults=faults)
         except ConfigError as every:  # with what plugins reject, and its lines in the file
-            _fail(str(every))
-        _fail(str(error))
+            fail(*str(every).splitlines())
+        fail(*str(error).splitlines())
 
 
 @main.command("check-config")
@@ -158,7 +158,7 @@ def check_config(path: Path | None) -> None:
     for warning in warnings_of(config):
         click.echo(f"warning: {warning}", err=True)
     if problems:
-        _fail("\n".join(problems))
+        fail(*"\n".join(problems).splitlines())
     click.echo(str(report))
 
 
@@ -194,7 +194,7 @@ def config_schema(path: Path | None) -> None:
         config = None if path is None else load(path, environment=os.environ, schema=None)
         names, tables = options_tables(config)
     except (ConfigError, StartupError) as error:
-        _fail(str(error))
+        fail(*str(error).splitlines())
     for name, table in tables.items():
         if (problem := json_schema_problem(table)) is not None:
             reason = f"they have no JSON Schema: {problem}"
@@ -228,7 +228,7 @@ def ready(admin: AdminServerClient) -> None:
     socket.
     """
     if reasons := admin.not_ready():
-        _fail(f"not ready: {'; '.join(reasons)}")
+        fail(f"not ready: {'; '.join(reasons)}")
     click.echo("ready")
 
 
@@ -313,21 +313,13 @@ def replay(trace: Path, output: Path) -> None:
     try:
         summary = replay_file(trace, output)
     except TraceError as error:
-        _fail(str(error))
+        fail(*str(error).splitlines())
     except BrokenPipeError:  # as with `headrace replay trace.jsonl | head`; click exits without a message
         raise
     except OSError as error:
-        _fail(f"cannot replay {trace}: {error.strerror}" + (f": {error.filename}" if error.filename else ""))
+        fail(f"cannot replay {trace}: {error.strerror}" + (f": {error.filename}" if error.filename else ""))
     for line in summary.text(perf_counter() - started_s):
         click.echo(line, err=True)
-
-
-def _fail(message: str) -> NoReturn:
-    from headrace.quota_callbacks.escaping import printable
-
-    for line in message.splitlines():
-        click.echo(f"headrace: {printable(line)}", err=True)
-    sys.exit(1)
 
 
 if __name__ == "__main__":

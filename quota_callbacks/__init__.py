@@ -25,7 +25,7 @@ milliseconds of a monotonic clock. `files`, `secret_sources` and what reads file
     secret_sources  where the secrets of the configuration are read from
     files        reading ordinary files, and creating files that others cannot read
     escaping     text that clients or servers chose, as JSON or on a terminal
-    commands     commands whose options with one value may be given once
+    commands     commands whose options with one value may be given once, and their errors
     testing      connections, requests and a context for the tests of a plugin
     client_addresses  the addresses of clients, as limits count them
     topic_names  the names of topics by their ids

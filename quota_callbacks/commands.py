@@ -1,4 +1,4 @@
-"""Commands of the command line whose options with one value may be given once.
+"""Commands of the command line: options with one value may be given once, and errors are lines of printable text.
 
 click uses the last value of an option that is given several times, and drops the others. A command would then act on
 another proxy or file than on the one that is named first. Used by all commands of Headrace; plugins may use it for
@@ -7,9 +7,25 @@ commands that they register in the entry point group ``headrace.commands``.
 
 from __future__ import annotations
 
+import sys
 from collections import Counter
+from typing import NoReturn
 
 import click
+
+from headrace.quota_callbacks.escaping import printable
+
+
+def report(*lines: str) -> None:
+    """Print remarks or errors to standard error, each as one line whatever is in it."""
+    for line in lines:
+        click.echo(f"headrace: {printable(line)}", err=True)
+
+
+def fail(*lines: str, status: int = 1) -> NoReturn:
+    """Print errors, and exit."""
+    report(*lines)
+    sys.exit(status)
 
 
 class Command(click.Command):

@@ -136,6 +136,10 @@ class QuotaEntity:
         builtin = ((USER, self.user), (CLIENT_ID, self.client_id), (IP, self.ip))
         return (*((each, name) for each, name in builtin if name is not None), *self.other)
 
+    def sole(self, entity_type: str) -> EntityName | None:
+        """Return the name of the entity's only part if that is of this type, which a plugin defines; else ``None``."""
+        return self.other[0][1] if len(self.other) == 1 and self.parts()[0][0] == entity_type else None
+
     def __str__(self) -> str:
         return ", ".join(f"{entity_type}={shown_name(name)}" for entity_type, name in self.parts())
 

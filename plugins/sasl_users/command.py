@@ -5,14 +5,14 @@ from __future__ import annotations
 import secrets
 import sys
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Final, NoReturn
+from typing import TYPE_CHECKING, Final
 
 import click
 
 from headrace.plugins.sasl_users.lookups import DEFAULT_ITERATIONS, SALT_BYTES
 from headrace.plugins.sasl_users.user_file import UserFile, UserFileError, check_name
 from headrace.proxy.sasl.scram import MAX_ITERATIONS, MIN_ITERATIONS, ScramMechanism, scram_verifier
-from headrace.quota_callbacks.commands import Group
+from headrace.quota_callbacks.commands import Group, fail
 from headrace.quota_callbacks.escaping import json_text, printable
 from headrace.quota_callbacks.options import read_secret
 
@@ -167,9 +167,4 @@ def _reported_errors() -> Iterator[None]:
     try:
         yield
     except (UserFileError, ValueError) as error:
-        _fail(str(error))
-
-
-def _fail(message: str) -> NoReturn:
-    click.echo(f"headrace: {printable(message)}", err=True)
-    sys.exit(1)
+        fail(str(error))

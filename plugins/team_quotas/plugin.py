@@ -100,7 +100,7 @@ class TeamQuotas:
     @hookimpl
     def update_quota(self, key: str, entity: QuotaEntity, value: float, policy: QuotaPolicy) -> bool:
         """Keep the quota of a team."""
-        name = _team_in(entity)
+        name = entity.sole(TEAM)
         if name is None:
             return False
         if name is not DEFAULT and name not in self._teams:
@@ -112,7 +112,7 @@ class TeamQuotas:
     @hookimpl
     def remove_quota(self, key: str, entity: QuotaEntity) -> bool:
         """Discard the quota of a team."""
-        name = _team_in(entity)
+        name = entity.sole(TEAM)
         return name is not None and self._quotas.pop((key, name), None) is not None
 
     @hookimpl
@@ -137,8 +137,3 @@ class TeamQuotas:
 
 def _read(options: Mapping[str, Any]) -> Mapping[str, Team]:
     return read_options(TeamOptions, options, "team_quotas").teams
-
-
-def _team_in(entity: QuotaEntity) -> EntityName | None:
-    """Return the team of an entity; ``None`` for another one."""
-    return entity.other[0][1] if len(entity.other) == 1 and entity.other[0][0] == TEAM else None

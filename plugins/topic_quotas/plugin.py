@@ -21,7 +21,7 @@ from headrace.quota_callbacks.buckets.bucket_table import owner_of
 from headrace.quota_callbacks.buckets.kinds import RateBucket
 from headrace.quota_callbacks.client_addresses import counted_address
 from headrace.quota_callbacks.definitions import EntityTypeDefinition
-from headrace.quota_callbacks.entities import EntityName, QuotaEntity, QuotaKey
+from headrace.quota_callbacks.entities import QuotaEntity, QuotaKey
 from headrace.quota_callbacks.hookspecs import HOOK_VERSION, PluginContext, hookimpl
 from headrace.quota_callbacks.options import read_options
 from headrace.quota_callbacks.policies import Limit, Quota, QuotaPolicy
@@ -99,7 +99,7 @@ class TopicQuotas:
     @hookimpl
     def update_quota(self, key: str, entity: QuotaEntity, value: float, policy: QuotaPolicy) -> bool:
         """Keep the quota of a topic."""
-        name = _topic_in(entity)
+        name = entity.sole(TOPIC)
         if name is None:
             return False
         self._tables[QuotaKey(key)].update(name, Quota(value=value, policy=policy))
@@ -108,7 +108,7 @@ class TopicQuotas:
     @hookimpl
     def remove_quota(self, key: str, entity: QuotaEntity) -> bool:
         """Discard the quota of a topic."""
-        name = _topic_in(entity)
+        name = entity.sole(TOPIC)
         return name is not None and self._tables[QuotaKey(key)].remove(name)
 
     @hookimpl
@@ -305,8 +305,3 @@ def _order(verdict: Throttle) -> tuple[bool, int]:
 
 def _matching(names: Mapping[str, str]) -> tuple[str, ...]:
     return names_of(names[TOPIC]) if TOPIC in names else ()
-
-
-def _topic_in(entity: QuotaEntity) -> EntityName | None:
-    """Return the topic of an entity; ``None`` for another one."""
-    return entity.other[0][1] if len(entity.other) == 1 and entity.other[0][0] == TOPIC else None

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import os
-import sys
 from functools import wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, NoReturn
+from typing import TYPE_CHECKING, Final
 
 import click
 
 from headrace.config.overrides import ADMIN_CA, ADMIN_CERT, ADMIN_KEY, ADMIN_SERVER_NAME, ADMIN_TOKEN, variable_of
 from headrace.config.tables.admin import UNIX
+from headrace.quota_callbacks.commands import fail
 
 if TYPE_CHECKING:
     import ssl
@@ -95,7 +95,7 @@ def reaches_admin(command: Callable[..., None]) -> Callable[..., None]:
             token = _admin_token(token_file)
             command(admin=AdminServerClient(address=target, token=token, tls=tls, server_name=server_name), **options)
         except AdminUnreachableError as error:
-            _fail(str(error))
+            fail(str(error))
 
     return with_client
 
@@ -118,14 +118,9 @@ def _admin_token(file: Path | None) -> str | None:
     if file is None:
         token = os.environ.get(ADMIN_TOKEN, "").strip()
         if not (token.isascii() and token.isprintable()):  # the error of a header would contain it
-            _fail(f"{ADMIN_TOKEN} contains characters that no token has")
+            fail(f"{ADMIN_TOKEN} contains characters that no token has")
         return token or None
     try:
         return read_tokens(str(file))[0].decode()
     except ValueError as error:
-        _fail(str(error))
-
-
-def _fail(message: str) -> NoReturn:
-    click.echo(f"headrace: {message}", err=True)
-    sys.exit(1)
+        fail(str(error))

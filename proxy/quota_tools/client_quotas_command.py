@@ -11,14 +11,13 @@ from headrace.proxy.quota_tools.options import (
     bootstrap_option,
     defaults_option,
     delete_option,
-    fail,
     names_option,
     print_lines,
     reported_errors,
     validate_option,
     warn,
 )
-from headrace.quota_callbacks.commands import Command
+from headrace.quota_callbacks.commands import Command, fail
 
 
 @click.command("client-quotas", cls=Command)

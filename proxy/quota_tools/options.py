@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import functools
 import os
-import sys
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, NoReturn
+from typing import TYPE_CHECKING, Final
 
 import click
 from click.shell_completion import CompletionItem
@@ -17,6 +16,7 @@ from headrace.config.problems import ConfigError
 from headrace.config.values import parse_duration_s
 from headrace.proxy.errors import StartupError
 from headrace.proxy.quota_tools.errors import ArgumentError, ClusterError
+from headrace.quota_callbacks.commands import fail, report
 from headrace.quota_callbacks.definitions import BUILTIN_SCHEMA
 from headrace.quota_callbacks.escaping import json_text, printable
 
@@ -36,21 +36,9 @@ LONGEST_TIMEOUT_S: Final = 86_400.0
 # --- output ---
 
 
-def report(*lines: str) -> None:
-    """Print remarks or errors to standard error, each as one line whatever is in it."""
-    for line in lines:
-        click.echo(f"headrace: {printable(line)}", err=True)
-
-
 def warn(*lines: str) -> None:
     """Print warnings to standard error."""
     report(*(f"warning: {line}" for line in lines))
-
-
-def fail(*lines: str, status: int = 1) -> NoReturn:
-    """Print errors, and exit."""
-    report(*lines)
-    sys.exit(status)
 
 
 def print_lines(lines: Iterable[str]) -> None:

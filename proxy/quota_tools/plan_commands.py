@@ -13,16 +13,14 @@ import click
 
 from headrace.proxy.quota_tools.options import (
     ClusterOptions,
-    fail,
     json_option,
     print_json,
     print_lines,
     reaches_cluster,
-    report,
     reported_errors,
     warn,
 )
-from headrace.quota_callbacks.commands import Command
+from headrace.quota_callbacks.commands import Command, fail, report
 
 if TYPE_CHECKING:
     from headrace.proxy.quota_tools.cluster import QuotaCluster

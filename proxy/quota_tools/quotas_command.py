@@ -15,19 +15,17 @@ from headrace.proxy.quota_tools.options import (
     config_option,
     defaults_option,
     delete_option,
-    fail,
     json_option,
     names_option,
     print_json,
     print_lines,
     reaches_cluster,
-    report,
     reported_errors,
     schema_of,
     validate_option,
     warn,
 )
-from headrace.quota_callbacks.commands import Group
+from headrace.quota_callbacks.commands import Group, fail, report
 from headrace.quota_callbacks.entities import LONG_MAX
 
 if TYPE_CHECKING:
