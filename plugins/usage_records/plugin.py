@@ -36,7 +36,9 @@ log = structlog.get_logger("headrace.usage_records")
 PRODUCE: Final = ApiKey.PRODUCE.value
 _MUTATIONS: Final = frozenset(
     {
-        *(ApiKey.CREATE_TOPICS.value, ApiKey.DELETE_TOPICS.value, ApiKey.CREATE_PARTITIONS.value),
+        ApiKey.CREATE_TOPICS.value,
+        ApiKey.DELETE_TOPICS.value,
+        ApiKey.CREATE_PARTITIONS.value,
         ApiKey.METADATA.value,  # it may create topics
     }
 )

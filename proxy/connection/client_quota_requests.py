@@ -13,7 +13,7 @@ from headrace.proxy.connection.enforcement import enforce_on_reply
 from headrace.proxy.connection.refusals import answer
 from headrace.proxy.connection.state.client_sasl import SESSION_HAS_ENDED
 from headrace.proxy.errors import ClientFault
-from headrace.proxy.wire.apis import CLIENT_QUOTA_APIS, response_header_version
+from headrace.proxy.wire.apis import CLIENT_QUOTA_APIS, response_header_bytes
 from headrace.proxy.wire.refusals import response_frame
 
 if TYPE_CHECKING:
@@ -65,7 +65,7 @@ async def answer_client_quotas(
     reply = await client_quotas.answer(state.info, api_key, version, body, allowed=allowed, paused=watch.paused)
     now_s = state.shared.clock()
     exchange.forwarded_s, exchange.reply_s = exchange.received_s, now_s
-    exchange.response_header_bytes = 4 if response_header_version(api_key, version) == 0 else 5
+    exchange.response_header_bytes = response_header_bytes(api_key, version)
     enforce_on_reply(state, exchange, now_s)
 
     def make_reply() -> bytes:

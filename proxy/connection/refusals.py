@@ -14,7 +14,7 @@ from headrace.proxy.connection.state.reply_actions import AnswerLocally, Rewrite
 from headrace.proxy.errors import ClientFault
 from headrace.proxy.hooks.decisions import Kind
 from headrace.proxy.wire.api_versions import UNSUPPORTED_VERSION, unsupported_version_reply
-from headrace.proxy.wire.apis import APIS, response_header_version
+from headrace.proxy.wire.apis import APIS, response_header_bytes
 from headrace.proxy.wire.errors import RefusalImpossible, UnknownMessage
 from headrace.proxy.wire.heads import LENGTH_BYTES
 from headrace.proxy.wire.messages.stepwise import finish
@@ -58,7 +58,7 @@ def answer(state: ConnectionState, exchange: Exchange, make_reply: Callable[[], 
     def reply() -> bytes:
         frame = make_reply()
         if exchange in state.in_flight.amendments:
-            header = 4 if response_header_version(exchange.api_key, exchange.api_version) == 0 else 5
+            header = response_header_bytes(exchange.api_key, exchange.api_version)
             frame = finish(amended_in_steps(state, exchange, frame, LENGTH_BYTES + header))
         exchange.reply = exchange.layout.action  # break the reference cycle: no work for the collector
         exchange.response_bytes = len(frame) - LENGTH_BYTES

@@ -102,7 +102,7 @@ def amended_in_steps(state: ConnectionState, exchange: Exchange, frame: bytes, b
     if amend is None:
         return frame
     body = yield from amend(memoryview(frame)[body_at:])
-    return _INT32.pack(body_at - LENGTH_BYTES + len(body)) + frame[LENGTH_BYTES:body_at] + body
+    return _with_body(frame, body_at, body)
 
 
 def _edit_body(

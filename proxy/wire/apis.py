@@ -164,6 +164,11 @@ def response_header_version(api_key: int, version: int) -> int:
     return 1 if version >= _FLEXIBLE_FROM.get(api_key, 0) else 0
 
 
+def response_header_bytes(api_key: int, version: int) -> int:
+    """Return the length of a response's header without tagged fields in it."""
+    return 4 if response_header_version(api_key, version) == 0 else 5
+
+
 def must_rewrite(api_key: int, version: int) -> bool:
     """Return whether the response has to be collected and edited (`headrace.proxy.wire.endpoints`,
     `headrace.proxy.wire.api_versions`).

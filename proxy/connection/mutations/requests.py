@@ -15,7 +15,7 @@ from headrace.proxy.connection.mutations.lookup import look_up_auto_creation, lo
 from headrace.proxy.connection.refusals import answer, note_refusal
 from headrace.proxy.connection.reply_edits import edit_reply, learn_names_in_steps, names_topics
 from headrace.proxy.errors import UpstreamFault
-from headrace.proxy.wire.apis import response_header_version
+from headrace.proxy.wire.apis import response_header_bytes
 from headrace.proxy.wire.errors import PeerFault
 from headrace.proxy.wire.heads import LENGTH_BYTES
 from headrace.proxy.wire.mutations import read_mutation_in_steps
@@ -79,7 +79,7 @@ def answer_with(state: ConnectionState, exchange: Exchange, body: Buffer) -> Non
     frame = response_frame(api_key, version, exchange.correlation_id, bytes(body))
     exchange.forwarded_s, exchange.reply_s = exchange.received_s, now_s
     exchange.response_bytes = len(frame) - LENGTH_BYTES
-    exchange.response_header_bytes = 4 if response_header_version(api_key, version) == 0 else 5
+    exchange.response_header_bytes = response_header_bytes(api_key, version)
     exchange.topic_errors = exchange.topic_errors or {}
     enforce_on_reply(state, exchange, now_s)
     try:
