@@ -257,6 +257,9 @@ class Lake:
             return False
         if DeltaTable.isDeltaTable(self.spark, path):
             return True
+        # For Delta Lake, a log that had no version when it was first looked at has none until it is read again.
+        if exists(self.spark, f"{path}/_delta_log") and self.version(table) >= 0:
+            return True
         if not is_old_table(self.spark, path):  # the remains of a first write that was killed
             return False
         raise InputError(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -41,6 +42,21 @@ def seen(lake: Lake) -> tuple[list[int], list[int]]:
     days = reader.read_or_empty("rollup_day", schemas.ROLLUP_DAY).collect()
     lines = reader.read_or_empty("chargeback", schemas.CHARGEBACK).collect()
     return sorted(row.requests for row in days), sorted(row.line for row in lines)
+
+
+@pytest.mark.exhaustive
+def test_a_table_that_was_looked_for_while_it_was_created_is_found(
+    lake: Lake, spark: SparkSession, tmp_path: Path
+) -> None:
+    """Another process had created the folder of its log, and nothing in it. What a log has is kept for an hour."""
+    log = Path(lake.path("marks"), "_delta_log")
+    log.mkdir(parents=True)
+    assert not lake.has("marks")
+    made = Lake(spark, str(tmp_path / "made"))
+    made.create("marks", schemas.MARKS, "date")
+    for file in Path(made.path("marks"), "_delta_log").glob("*.json"):
+        shutil.copy(file, log)
+    assert lake.has("marks")
 
 
 def test_readers_see_all_changes_of_a_release_or_none(lake: Lake, spark: SparkSession) -> None:
