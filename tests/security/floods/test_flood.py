@@ -73,6 +73,17 @@ LEAST_SHARE: Final = 0.8
 MOST_GROWN_BYTES: Final = 128 * MIB
 """6,700 connections take 72 MiB of it, and the unfinished handshakes 19 MiB."""
 SAMPLE_S: Final = 0.5
+LEAST_OF_OTHERS: Final = (
+    ("SlowHeads", "sent", 0.5 * SlowHeads.pieces),
+    ("HalfHandshakes", "sent", 100_000),
+    ("PartialProduces", "sent", 100_000),
+    ("Announcements", "ended", 3),
+    ("Handshakes", "answers", 30),
+    ("Bursts", "answers", 30),
+    ("ShortLogins", "opened", 1.5),
+)
+"""What the other attacks reach a second, a third or half of what was measured. The quota of their client id, of 10 % of
+a thread, mutes those that are answered; and all connections are accepted at the rate that the storm leaves."""
 
 
 def record(number: int) -> bytes:
@@ -239,15 +250,11 @@ def flood(proxy: ProxyProcess, flood_s: float, attacks: tuple[str, ...]) -> subp
 
 def assert_flooded(done: list[dict[str, Any]], flood_s: float) -> None:
     """The flood was as large as it was to be, or what the client kept would mean nothing."""
-    quiet_attacks, busy_attacks = done
-    assert quiet_attacks["Idle"]["opened"] >= Idle.count * SCALE
-    assert busy_attacks["Storm"]["opened"] >= 0.9 * Storm.rate * SCALE * flood_s
-    assert busy_attacks["Handshakes"]["answers"] > 0
-    assert busy_attacks["Bursts"]["answers"] > 0
-    assert quiet_attacks["SlowHeads"]["sent"] > SlowHeads.count * SCALE
-    assert quiet_attacks["HalfHandshakes"]["sent"] > MIB * SCALE
-    assert quiet_attacks["PartialProduces"]["sent"] > MIB * SCALE
-    assert quiet_attacks["Announcements"]["ended"] > 0
+    counts = {name: each for attacks in done for name, each in attacks.items()}
+    assert counts["Idle"]["opened"] >= Idle.count * SCALE
+    assert counts["Storm"]["opened"] >= 0.9 * Storm.rate * SCALE * flood_s
+    for name, what, a_second in LEAST_OF_OTHERS:
+        assert counts[name][what] >= a_second * SCALE * flood_s, name
 
 
 METRICS: Final = (
