@@ -175,7 +175,10 @@ def authorize_in_steps(
     if whole is not None:
         yield from _record(state, exchange, denied)
         return (yield from deny_in_steps(state, exchange, whole, body))
-    rows: dict[RowKey, int] = {one.row: one.error_code for one in denied if one.row is not None}
+    rows: dict[RowKey, int] = {}
+    for one in denied:
+        if one.row is not None:
+            rows.setdefault(one.row, one.error_code)  # as a broker, which checks a group before its topics
     if api_key == ApiKey.METADATA:
         found = yield from _without_creation(state, exchange, head, frame, rows, answers)
         if isinstance(found, Question):
