@@ -175,10 +175,7 @@ def authorize_in_steps(
     if whole is not None:
         yield from _record(state, exchange, denied)
         return (yield from deny_in_steps(state, exchange, whole, body))
-    rows: dict[RowKey, int] = {}
-    for one in denied:
-        if one.row is not None:
-            rows.setdefault(one.row, one.error_code)  # as a broker, which checks a group before its topics
+    rows = _error_of_each_row(denied)
     if api_key == ApiKey.METADATA:
         found = yield from _without_creation(state, exchange, head, frame, rows, answers)
         if isinstance(found, Question):
@@ -252,6 +249,15 @@ def _denied_in_steps(state: ConnectionState, requirements: Sequence[Requirement]
         denied += _denied(state, requirements[at : at + NAMES_A_STEP])
         yield
     return denied
+
+
+def _error_of_each_row(denied: list[Requirement]) -> dict[RowKey, int]:
+    """Return the first error of each row, as a broker, which checks a group before its topics."""
+    rows: dict[RowKey, int] = {}
+    for one in denied:
+        if one.row is not None:
+            rows.setdefault(one.row, one.error_code)
+    return rows
 
 
 def _whole_error(api_key: int, denied: list[Requirement]) -> int | None:
