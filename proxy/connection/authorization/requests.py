@@ -253,11 +253,8 @@ def _denied_in_steps(state: ConnectionState, requirements: Sequence[Requirement]
 
 def _error_of_each_row(denied: list[Requirement]) -> dict[RowKey, int]:
     """Return the first error of each row, as a broker, which checks a group before its topics."""
-    rows: dict[RowKey, int] = {}
-    for one in denied:
-        if one.row is not None:
-            rows.setdefault(one.row, one.error_code)
-    return rows
+    rows: dict[RowKey, int] = {one.row: one.error_code for one in reversed(denied) if one.row is not None}
+    return dict(reversed(rows.items()))
 
 
 def _whole_error(api_key: int, denied: list[Requirement]) -> int | None:
