@@ -37,6 +37,9 @@ if TYPE_CHECKING:
     from headrace.quota_callbacks.verdicts import Throttle
 
 TOPIC: Final = "topic"
+_ID: Final = ":"
+"""Stands before the id of a topic whose name is not known. No name begins so, so that no quota of a name or a prefix
+applies to it."""
 PRODUCED, FETCHED = QuotaKey.PRODUCER_BYTE_RATE, QuotaKey.CONSUMER_BYTE_RATE
 PRODUCE: Final = ApiKey.PRODUCE.value
 FETCH: Final = ApiKey.FETCH.value
@@ -280,10 +283,6 @@ class TopicQuotas:
             owner = owner_of(sent.connection, name, tags)
         bucket = self._quotas.named((key, tags), owner)
         return bucket if isinstance(bucket, RateBucket) else None
-
-
-_ID: Final = ":"
-"""Before the id of a topic without a known name. No name begins so, and no quota of a name or a prefix matches."""
 
 
 def _slot(key: QuotaKey) -> object:

@@ -206,8 +206,7 @@ def read_tokens(source: str | SecretSource) -> tuple[bytes, ...]:
             else source.read().encode()
         )
     except OSError as error:
-        reason = reason_of(error)
-        raise ValueError(f"{key}: {place} cannot be read: {reason}") from error
+        raise ValueError(f"{key}: {place} cannot be read: {reason_of(error)}") from error
     except SecretError as error:
         raise ValueError(f"{key}: {error}") from None
     lines = [(number, line.strip()) for number, line in enumerate(data.split(b"\n"), 1)]

@@ -36,8 +36,6 @@ if TYPE_CHECKING:
     from headrace.proxy.wire.messages.stepwise import Steps
     from headrace.quota_callbacks.verdicts import Refuse
 
-"""The message of Kafka's ``Errors.THROTTLING_QUOTA_EXCEEDED``."""
-
 
 def answer_unsupported_version(state: ConnectionState, exchange: Exchange) -> None:
     """Answer an ApiVersions of an unknown version with UNSUPPORTED_VERSION in the format of v0, as brokers do.

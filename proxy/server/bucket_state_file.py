@@ -85,8 +85,7 @@ class BucketStateFile:
             await trio.to_thread.run_sync(_create, path)
             database, rows = await trio.to_thread.run_sync(_open, path)
         except OSError as error:
-            reason = reason_of(error)
-            raise StartupError(f"quota.state.file: cannot use {path}: {reason}") from error
+            raise StartupError(f"quota.state.file: cannot use {path}: {reason_of(error)}") from error
         except sqlite3.DatabaseError as error:
             if isinstance(error, sqlite3.OperationalError):
                 raise StartupError(_cannot_open(path, error)) from error

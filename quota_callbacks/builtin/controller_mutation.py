@@ -135,7 +135,7 @@ class ControllerMutation(BucketCallback):
         unforeseen = sum(each.at_most for each in mutations if not each.partitions and errors.get(each.topic) == 0)
         if unforeseen and held:
             bucket.record(unforeseen, now_ms)
-            bucket.correct(unforeseen, now_ms)
+            bucket.correct(unforeseen, now_ms, forwarded=True)
         elif unforeseen:
             bucket.charge(unforeseen, now_ms)
         return bucket.throttle(now_ms) if not held and request.api_version < STRICT_FROM[request.api_key] else None

@@ -426,7 +426,7 @@ impl Session {
                 self.failure.get_or_insert(Failure::Excess(excess));
             }
         }
-        self.has_more = complete_records(&bytes) > 0;
+        self.has_more = first_records(&bytes, 1).0 > 0;
         self.incoming = bytes;
         self.failure.is_none()
     }

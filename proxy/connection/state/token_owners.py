@@ -48,8 +48,8 @@ replace others."""
 MAX_UNKNOWN: Final = 1000
 """Unknown tokens that are remembered. Their clients have authenticated, so there are few."""
 MAX_WANTED: Final = 10_000
-"""Maximum number of token ids that are noted for one request. Clients whose tokens were not noted wait for
-the same answer; if it has more than `MAX_OWNERS` tokens, the owners of their tokens may not be remembered."""
+"""Maximum number of token ids that are noted for one request. Clients whose tokens were not noted wait for the same
+answer; if it has more than `MAX_OWNERS` tokens, the owners of their tokens may not be remembered."""
 SLICE: Final = 500
 """Number of tokens that are processed between two checkpoints, which takes 1 ms."""
 
