@@ -1,6 +1,6 @@
 """Threads of the data plane that hang are found, reported once, and forgotten when they answer.
 
-A thread that hangs is a stub here; that a real one has no beats then is tested in `engine/src/engine.rs`.
+A thread that hangs is a stub here; one of a real proxy is stopped in `tests/faults/native/test_silent_thread.py`.
 """
 
 from __future__ import annotations
