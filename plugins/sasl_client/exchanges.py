@@ -54,13 +54,15 @@ def no_keys() -> Keys:
 
 
 class _Credentials:
-    """The user and the password of the settings. Raises `ValueError` if one of them is missing."""
+    """The user and the password of the settings. Raises `ValueError` if one is missing, or there are other options."""
 
     __slots__ = ("_passwords", "_source", "user")
 
     def __init__(self, settings: UpstreamSasl, passwords: Passwords) -> None:
         if not settings.user or settings.password is None:
             raise ValueError(f"{settings.mechanism} to brokers needs a user and a password")
+        if settings.options:
+            raise ValueError(f"{settings.mechanism} has no options; found {', '.join(sorted(settings.options))}")
         self.user = settings.user
         self._source = settings.password
         self._passwords = passwords

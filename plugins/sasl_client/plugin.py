@@ -30,7 +30,7 @@ class SaslClient:
     def sasl_client_exchange(self, settings: UpstreamSasl) -> ClientExchange | None:
         """Return the exchange for PLAIN and SCRAM; ``None`` for other mechanisms.
 
-        Raises `ValueError` for settings without a user or a password.
+        Raises `ValueError` for settings without a user or a password, or with options.
         """
         if settings.mechanism == "PLAIN":
             return PlainClientExchange(settings, self._passwords)

@@ -19,6 +19,7 @@ from headrace.proxy.connection.authorization.requests import (
     answer_question,
     authorize_in_steps,
     must_authorize,
+    takes_long,
 )
 from headrace.proxy.connection.broker_questions import ask_broker, renew_broker_login
 from headrace.proxy.connection.client_quota_requests import (
@@ -202,7 +203,7 @@ class WholeRequests:
         refusal = self._refusals.pop(exchange, None)
         if refusal is None and must_authorize(state, exchange):
             exchange.arrived = True
-            if len(frame) > head.body_at + AT_ONCE_BYTES:
+            if len(frame) > head.body_at + AT_ONCE_BYTES or takes_long(state):
                 self.pending = Pending(exchange, head, frame, enforced=False, authorized=False)
             else:
                 found = finish(authorize_in_steps(state, exchange, head, frame, None))

@@ -36,6 +36,8 @@ if TYPE_CHECKING:
 
     from headrace.config.schema import Config
     from headrace.config.tables.listeners import Listen, ListenerTables
+    from headrace.config.tables.sasl import ListenSasl
+    from headrace.config.tables.tls import ServerTls
     from headrace.proxy.hooks.calls.sasl import SaslCalls
     from headrace.proxy.hooks.enforced_quotas import EnforcedQuotas
     from headrace.quota_callbacks.definitions import QuotaSchema
@@ -233,6 +235,7 @@ def warnings_of(config: Config) -> Iterator[str]:
     if all(_learns_users_by_observing(each.listen) for each in config.all_listeners()):
         yield from _warnings_of_users(config)
     yield from _warnings_of_alterations(config)
+    yield from _warnings_of_certificates(config.admin.tls, "admin")
 
 
 def _warnings_of_exempt_names(config: Config) -> Iterator[str]:
@@ -282,6 +285,8 @@ def _warnings_of_logins(tables: ListenerTables) -> Iterator[str]:
             f" {setting}.tls.certificate_file"
         )
     shown, sasl = listen.tls.client_certificates, tables.upstream.sasl
+    yield from _warnings_of_certificates(listen.tls, setting)
+    yield from _warnings_of_unread_keys(listen.sasl, setting)
     if tables.upstream.owner_lookup.mechanism is not None and (
         sasl.mechanism is not None or listen.sasl.mode is SaslMode.TERMINATE
     ):
@@ -307,6 +312,28 @@ def _warnings_of_logins(tables: ListenerTables) -> Iterator[str]:
             f"{tables.upstream_setting}.sasl: clients that do not authenticate act at the brokers as its user; set"
             f" {setting}.sasl.mode to terminate, or {setting}.tls.client_certificates to required"
         )
+
+
+def _warnings_of_certificates(tls: ServerTls, setting: str) -> Iterator[str]:
+    """Yield a warning for each key about the certificates of clients if clients are not asked for any."""
+    if tls.client_certificates is ClientCertificates.NONE:
+        for key in ("client_ca_file", "principal_mapping_rules"):
+            if key in tls.model_fields_set:
+                yield (
+                    f"{setting}.tls.{key} has no effect: clients are not asked for certificates; set"
+                    f" {setting}.tls.client_certificates to required or requested"
+                )
+
+
+def _warnings_of_unread_keys(sasl: ListenSasl, setting: str) -> Iterator[str]:
+    """Yield a warning for each key about logins at the proxy if clients authenticate at the brokers."""
+    if sasl.mode is SaslMode.OBSERVE:
+        for field, key in {"mechanisms": "mechanisms", "session_lifetime_s": "session_lifetime"}.items():
+            if field in sasl.model_fields_set:
+                yield (
+                    f"{setting}.sasl.{key} has no effect: the proxy does not authenticate clients; set"
+                    f" {setting}.sasl.mode to terminate"
+                )
 
 
 def _proves_users(listen: Listen) -> bool:

@@ -303,3 +303,6 @@ def test_the_notes_name_what_has_to_be_created(helm: Path) -> None:
     notes = run_helm(helm, command).split("NOTES:")[1]
     for part in ("bootstrap.kafka.example.com:9192", "secret tls headrace-tls", "secret generic headrace-admin"):
         assert part in notes
+    assert "--admin 127.0.0.1:9190 --token-file" in notes
+    with_tls = run_helm(helm, [*command, "--set", "admin.tls.secretName=admin-tls"]).split("NOTES:")[1]
+    assert re.search(r"--admin https://127.0.0.1:9190 --token-file \S+ \\\n +--admin-ca CA-FILE", with_tls)

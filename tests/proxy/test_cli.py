@@ -446,6 +446,20 @@ def test_anonymous_changes_of_the_quotas_of_proved_users_are_warned_of(text: str
     assert found == ([text] if is_warned else [])
 
 
+@pytest.mark.parametrize("has_effect", [False, True])
+def test_keys_about_clients_that_have_no_effect_are_warned_of(*, has_effect: bool) -> None:
+    shown = 'certificate_file = "p.pem"\nclient_ca_file = "c.pem"\n'
+    shown += f'client_certificates = "{"required" if has_effect else "none"}"\n'
+    text = (
+        f'[listen.tls]\n{shown}principal_mapping_rules = "DEFAULT"\n[admin.tls]\n{shown}'
+        f'[listen.sasl]\nmode = "{"terminate" if has_effect else "observe"}"\n'
+        'mechanisms = ["PLAIN"]\nsession_lifetime = "1h"\n'
+    )
+    found = [each.split(" has no effect")[0] for each in warnings_of(loads(COMPLETE + text)) if "no effect" in each]
+    keys = ["tls.client_ca_file", "tls.principal_mapping_rules", "sasl.mechanisms", "sasl.session_lifetime"]
+    assert found == ([] if has_effect else [*(f"listen.{key}" for key in keys), "admin.tls.client_ca_file"])
+
+
 @pytest.mark.parametrize("shown", ["none", "required"])
 def test_the_certificate_of_the_proxy_for_clients_without_a_login_is_warned_of(shown: str) -> None:
     listen = f'[listen.tls]\ncertificate_file = "p.pem"\nclient_ca_file = "c.pem"\nclient_certificates = "{shown}"\n'

@@ -30,12 +30,17 @@ struct Authority {
 }
 
 impl Authority {
-    fn check(&self, now: UnixTime) -> Result<(), CertificateError> {
+    /// Its time, and whether it is for certificates of servers, or of clients, as OpenSSL checks all of a chain.
+    fn check(&self, now: UnixTime, is_server: bool) -> Result<(), CertificateError> {
         let now_s = now.as_secs() as i64;
         if now_s < self.valid.0 {
             return Err(CertificateError::NotValidYet);
         }
-        if now_s > self.valid.1 { Err(CertificateError::Expired) } else { Ok(()) }
+        if now_s > self.valid.1 {
+            return Err(CertificateError::Expired);
+        }
+        let is_for_peer = if is_server { self.is_for_servers } else { self.is_for_clients };
+        if is_for_peer { Ok(()) } else { Err(CertificateError::InvalidPurpose) }
     }
 }
 
@@ -91,13 +96,10 @@ impl Verifier {
     ) -> Result<(), Error> {
         let certificate = EndEntityCert::try_from(end_entity).map_err(|error| of_webpki(&error))?;
         if let Some(authority) = self.authorities.iter().find(|each| each.der == *end_entity) {
-            authority.check(now)?;
-            if !(if is_server { authority.is_for_servers } else { authority.is_for_clients }) {
-                return Err(CertificateError::InvalidPurpose.into());
-            }
+            authority.check(now, is_server)?;
         } else {
             let usage = if is_server { KeyUsage::server_auth() } else { KeyUsage::client_auth() };
-            let expired = std::cell::Cell::new(None);
+            let refused = std::cell::Cell::new(None);
             let check = |path: &webpki::VerifiedPath<'_>| {
                 let at = self.anchors.iter().position(|each| std::ptr::eq(each, path.anchor()));
                 let place = at.and_then(|at| self.places.get(at));
@@ -107,14 +109,14 @@ impl Verifier {
                 if authority.most_below.is_none_or(|most| path.intermediate_certificates().count() > most) {
                     return Err(webpki::Error::PathLenConstraintViolated);
                 }
-                authority.check(now).map_err(|problem| {
-                    expired.set(Some(problem));
+                authority.check(now, is_server).map_err(|problem| {
+                    refused.set(Some(problem));
                     webpki::Error::UnknownIssuer
                 })
             };
             certificate
                 .verify_for_usage(self.algorithms.all, &self.anchors, intermediates, now, usage, None, Some(&check))
-                .map_err(|error| expired.take().map_or_else(|| of_webpki(&error), Error::from))?;
+                .map_err(|error| refused.take().map_or_else(|| of_webpki(&error), Error::from))?;
         }
         if let Some(name) = name {
             certificate.verify_is_valid_for_subject_name(name).map_err(|error| of_webpki(&error))?;

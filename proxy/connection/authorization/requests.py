@@ -59,12 +59,15 @@ if TYPE_CHECKING:
     from headrace.proxy.wire.heads import RequestHead
     from headrace.proxy.wire.messages.stepwise import Steps
 
-AT_ONCE_BYTES: Final = 1024
+AT_ONCE_BYTES: Final = 256
 """The longest body of a request whose denied rows are removed in one step. A row takes two bytes or more, and 20
 microseconds."""
 
 AT_ONCE_ROWS: Final = 500
 """The most rows of a request that is authorized in one step if all of it is allowed: a row takes 8 microseconds."""
+
+ROWS_A_STEP: Final = 200
+"""After as many rows of requests that were read in one step, the next one is authorized in a step of its own."""
 
 _MAY_CREATE_TOPICS: Final = frozenset({ApiKey.METADATA, ApiKey.STREAMS_GROUP_HEARTBEAT})
 """The APIs whose requests may also create topics, so that they are read in full."""
@@ -82,8 +85,8 @@ class Question:
 class Answers:
     """The broker's answers to a question. The names of topic ids are not in it: they are kept in `TopicNames`."""
 
-    unknown_names: frozenset[str] = frozenset()
-    """The topics that do not exist, if the question was whether topics exist."""
+    unknown_names: frozenset[str] | None = None
+    """The topics that do not exist; ``None`` if the question was another one."""
 
 
 Authorized: TypeAlias = "bytes | Question | Denial"
@@ -108,10 +111,17 @@ def passes_unread(state: ConnectionState, exchange: Exchange, head: RequestHead,
     """
     if exchange.api_key in HANDSHAKE_APIS:
         return True
-    passes = _is_allowed_unread(state, exchange, head, frame)
+    if state.authorized_s != exchange.received_s:
+        state.authorized_s, state.authorized_rows = exchange.received_s, 0
+    passes = not takes_long(state) and _is_allowed_unread(state, exchange, head, frame)
     if passes:
         _count_allowed(state, exchange, {})
     return passes
+
+
+def takes_long(state: ConnectionState) -> bool:
+    """Return whether the requests that have been authorized in this step have so many rows that others must wait."""
+    return state.authorized_rows > ROWS_A_STEP
 
 
 def _is_allowed_unread(state: ConnectionState, exchange: Exchange, head: RequestHead, frame: memoryview) -> bool:
@@ -158,10 +168,12 @@ def authorize_in_steps(
         return (yield from deny_in_steps(state, exchange, ErrorCode.DELEGATION_TOKEN_REQUEST_NOT_ALLOWED, body))
     if api_key != ApiKey.ALTER_CLIENT_QUOTAS:  # nothing of it is read, and it may have more rows than others
         yield from check_rows_in_steps(state, exchange, body)
+    # whoever may have tokens may have its own (KafkaApis.handleCreateTokenRequest)
+    own_tokens = (Action(Operation.CREATE_TOKENS, ResourceType.USER, f"User:{state.info.user}"),)
     requirements = yield from requirements_in_steps(api_key, version, body, state.shared.topic_names.name)
     if requirements.unknown_ids and answers is None:
         return Question(topics=requirements.unknown_ids)
-    denied = yield from _denied_in_steps(state, requirements.found)
+    denied = yield from _denied_in_steps(state, [each for each in requirements.found if each.any_of != own_tokens])
     whole: Question | int | None = _whole_error(api_key, denied)
     if whole is None:
         whole = yield from _further_error(state, exchange, body, answers)
@@ -232,6 +244,7 @@ def _denied(state: ConnectionState, requirements: Sequence[Requirement]) -> list
     actions = [action for one in requirements for action in one.any_of]
     if not actions:
         return list(requirements)
+    state.authorized_rows += len(requirements)
     decisions = state.shared.hooks.authorization.authorize(state.info, actions)
     denied, at = [], 0
     for one in requirements:
@@ -274,7 +287,8 @@ def _further_error(
     missing = yield from _may_not_create(state, created_topics)
     if missing and answers is None:
         return Question(topics=tuple(missing))
-    created = [] if answers is None else [name for name in missing if name in answers.unknown_names]
+    unknown_names = frozenset() if answers is None else answers.unknown_names or frozenset()
+    created = [name for name in missing if name in unknown_names]
     actions = (Action(Operation.CREATE, ResourceType.TOPIC, name) for name in created)
     yield from _record(
         state, exchange, (Requirement((each,), ErrorCode.TOPIC_AUTHORIZATION_FAILED) for each in actions)
@@ -316,20 +330,23 @@ def _without_creation(
 ) -> Steps[bytes | Question]:
     """Keep a Metadata request from creating topics that its sender may not create.
 
-    From version 4 on, the request can say so; before, topics that do not exist are taken out of it (``rows``).
+    Those of them that do not exist are taken out of the request (``rows``). If there are no others, it need not be
+    known which exist: from version 4 on, a request can say that it creates none.
     """
     version = exchange.api_version
-    names = yield from read_auto_creation(version, memoryview(frame)[head.body_at :])
-    missing = yield from _may_not_create(state, [name for name in names if name not in rows])
+    named = yield from read_auto_creation(version, memoryview(frame)[head.body_at :])
+    names = [name for name in named if name not in rows]
+    missing = yield from _may_not_create(state, names)
     if not missing:
         return frame
-    if version >= AUTO_CREATION_FROM:
+    has_others = len(missing) < len(names) and (answers is None or answers.unknown_names is not None)
+    if version >= AUTO_CREATION_FROM and not has_others:
         body = yield from without_auto_creation(version, frame[head.body_at :])
         return framed(frame[LENGTH_BYTES : head.body_at] + body)
     if answers is None:
         return Question(topics=tuple(missing))
     for name in missing:
-        if name in answers.unknown_names:
+        if name in (answers.unknown_names or ()):
             rows[name] = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     return frame
 

@@ -72,6 +72,8 @@ class ConnectionState:
         "asks_from_s",
         "authenticates",
         "authentication",
+        "authorized_rows",
+        "authorized_s",
         "can_splice",
         "client",
         "collected_head",
@@ -180,6 +182,10 @@ class ConnectionState:
         """Whether the client has begun to authenticate, so that a new upstream connection cannot take over."""
         self.authentication: Authentication | None = None
         """Created at the first SaslHandshake."""
+        self.authorized_s = 0.0
+        """Time of the latest step in which a request was authorized as it was read."""
+        self.authorized_rows = 0
+        """Number of rows of requests that were authorized in that step."""
         self.token_login: TokenLogin | None = None
         """The login by a delegation token whose owner is not known yet."""
         self._reason: str | None = None

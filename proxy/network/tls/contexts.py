@@ -17,7 +17,14 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import structlog
 
 from headrace.config.tables.tls import ClientCertificates, TlsVersion
-from headrace.proxy.network.tls.files import TlsFileError, first_to_expire, load_authorities, read_identity, state_of
+from headrace.proxy.network.tls.files import (
+    Passwords,
+    TlsFileError,
+    first_to_expire,
+    load_authorities,
+    read_identity,
+    state_of,
+)
 from headrace.proxy.network.tls.rustls_configs import NotExpressible, rustls_client, rustls_server
 
 if TYPE_CHECKING:
@@ -27,7 +34,7 @@ if TYPE_CHECKING:
 
     from headrace._engine import TlsConfig
     from headrace.config.tables.tls import ServerTls, UpstreamTls
-    from headrace.proxy.network.tls.files import Certificate, Identity
+    from headrace.proxy.network.tls.files import Certificate, FileState, Identity
     from headrace.quota_callbacks.secret_sources import SecretSource
 
 log = structlog.get_logger("headrace.tls")
@@ -48,6 +55,10 @@ _CLIENT_CERTIFICATES: Final = {
 KEYS_S: Final = 86_400.0
 """Time for which the keys that protect sessions are used: OpenSSL makes new ones for each context, and never otherwise
 (RFC 9325, section 3.4)."""
+_FIRST_PAUSE_S: Final = 5.0
+_LONGEST_PAUSE_S: Final = 300.0
+"""Time between two attempts to use files that could not be used twice, and have not changed since: reading them may run
+a command for a password. It doubles with each attempt."""
 _TICKETS: Final = 1
 """Session tickets for each full handshake of TLS 1.3. A client reconnects with one; OpenSSL's default is two."""
 
@@ -77,19 +88,26 @@ class TlsContext:
     *Threads:* `reload_if_changed` may be called in any thread, by one at a time; `current` may be read in any.
     """
 
-    def __init__(self, setting: str, files: tuple[str, ...], create: Callable[[], Created]) -> None:
+    def __init__(
+        self, setting: str, files: tuple[str, ...], passwords: Passwords, create: Callable[[], Created]
+    ) -> None:
         """Create the context from ``files``; ``setting`` is the table with their names, for messages.
 
-        Raises `TlsFileError`.
+        ``create`` reads ``passwords``. Raises `TlsFileError`.
         """
         self.setting = setting
         """The table of the configuration, for messages."""
         self._files = files
+        self._passwords = passwords
         self._create = create
         self._state = state_of(files)
         self._created_s = time.monotonic()
         self._lock = threading.Lock()
         self._failed: str | None = None
+        """Why the files could not be used the last time."""
+        self._failed_state: FileState | None = None
+        self._pause_s = self._again_s = 0.0
+        """The latest pause after a failure, and when it ends."""
         self._warned_on: dict[str, date] = {}
         self.rustls: TlsConfig | None = None
         """The configuration for handshakes by rustls, with the same meaning as ``current``. If rustls does not support
@@ -145,24 +163,32 @@ class TlsContext:
     def reload_if_changed(self) -> bool:
         """Create the context again if one of the files has changed, or after `KEYS_S`; return whether it was replaced.
 
-        Blocks.
+        Blocks. Passwords are read again if one of the files has changed, or could not be used the last time.
         """
         with self._lock:
-            state = state_of(self._files)
+            state, now_s = state_of(self._files), time.monotonic()
             is_new = state != self._state
-            if not is_new and time.monotonic() - self._created_s < KEYS_S:
+            if not is_new and now_s - self._created_s < KEYS_S:
                 return False
+            if state == self._failed_state and now_s < self._again_s:
+                return False
+            if is_new or self._failed is not None:
+                self._passwords.forget()
             try:
                 created = self._create()
                 config = self._for_rustls(created.for_rustls) if self._prefers_rustls else None
             except Exception as error:  # noqa: BLE001 -- whatever the libraries raise, the proxy goes on
                 # One file may be new while the other is not; tried again the next time.
+                has_failed_before = state == self._failed_state
+                self._pause_s = min(2 * self._pause_s or _FIRST_PAUSE_S, _LONGEST_PAUSE_S) if has_failed_before else 0.0
+                self._failed_state, self._again_s = state, now_s + self._pause_s
                 reason = str(error) if isinstance(error, TlsFileError) else f"{type(error).__name__}: {error}"
                 if reason != self._failed:
                     self._failed = reason
                     log.error("the new TLS files cannot be used; the old ones stay in use", reason=reason)  # noqa: TRY400
                 return False
-            self._state, self._failed, self._created_s = state, None, time.monotonic()
+            self._state, self._failed, self._created_s = state, None, now_s
+            self._failed_state = None
             self._created = created
             self._use(config)
         if is_new:
@@ -178,6 +204,8 @@ def server_context(tls: ServerTls, setting: str, accepts_name: Callable[[str], b
     ends with the alert unrecognized_name.
     """
 
+    passwords = Passwords()
+
     def check_name(state: ssl.SSLObject | ssl.SSLSocket, name: str | None, _: ssl.SSLContext) -> int | None:
         if isinstance(state, ServerSide):
             state.asked_name = name
@@ -192,14 +220,14 @@ def server_context(tls: ServerTls, setting: str, accepts_name: Callable[[str], b
         context.options |= ssl.OP_CIPHER_SERVER_PREFERENCE
         if tls.certificate_file is None:
             raise TlsFileError(f"{setting}.certificate_file is required")
-        identity = read_identity(tls.certificate_file, tls.key_file, tls.key_password, setting)
+        identity = read_identity(tls.certificate_file, tls.key_file, tls.key_password, setting, passwords)
         identity.load_into(context, setting)
         context.verify_mode = _CLIENT_CERTIFICATES[tls.client_certificates]
         authorities: list[x509.Certificate] = []
         authority = None
         if tls.client_ca_file is not None and tls.client_certificates is not ClientCertificates.NONE:
             where = f"{setting}.client_ca_file"
-            authorities = load_authorities(context, tls.client_ca_file, tls.client_ca_password, where)
+            authorities = load_authorities(context, tls.client_ca_file, tls.client_ca_password, where, passwords)
             authority = first_to_expire(authorities, tls.client_ca_file, where)
 
         def for_rustls() -> TlsConfig:
@@ -208,11 +236,12 @@ def server_context(tls: ServerTls, setting: str, accepts_name: Callable[[str], b
         return Created(context, identity, authority, for_rustls)
 
     named = (tls.certificate_file, tls.key_file, tls.client_ca_file)
-    return TlsContext(setting, _with_secrets(named, tls.key_password, tls.client_ca_password), create)
+    return TlsContext(setting, _with_secrets(named, tls.key_password, tls.client_ca_password), passwords, create)
 
 
 def client_context(tls: UpstreamTls, setting: str) -> TlsContext:
     """Return the context for connections to brokers. Blocks. Raises `TlsFileError`."""
+    passwords = Passwords()
 
     def create() -> Created:
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
@@ -224,11 +253,11 @@ def client_context(tls: UpstreamTls, setting: str) -> TlsContext:
             context.load_default_certs(ssl.Purpose.SERVER_AUTH)
         else:
             where = f"{setting}.ca_file"
-            authorities = load_authorities(context, tls.ca_file, tls.ca_password, where)
+            authorities = load_authorities(context, tls.ca_file, tls.ca_password, where, passwords)
             authority = first_to_expire(authorities, tls.ca_file, where)
         identity = None
         if tls.certificate_file is not None:
-            identity = read_identity(tls.certificate_file, tls.key_file, tls.key_password, setting)
+            identity = read_identity(tls.certificate_file, tls.key_file, tls.key_password, setting, passwords)
             identity.load_into(context, setting)
 
         def for_rustls() -> TlsConfig:
@@ -237,7 +266,7 @@ def client_context(tls: UpstreamTls, setting: str) -> TlsContext:
         return Created(context, identity, authority, for_rustls)
 
     named = (tls.certificate_file, tls.key_file, tls.ca_file)
-    return TlsContext(setting, _with_secrets(named, tls.key_password, tls.ca_password), create)
+    return TlsContext(setting, _with_secrets(named, tls.key_password, tls.ca_password), passwords, create)
 
 
 def _with_secrets(files: tuple[str | None, ...], *secrets: SecretSource | None) -> tuple[str, ...]:

@@ -87,9 +87,31 @@ class Identity(Certificate):
             raise TlsFileError(f'{setting}.certificate_file = "{self.file}": {reason}') from None
 
 
-def read_identity(certificate_file: str, key_file: str | None, password: SecretSource | None, setting: str) -> Identity:
+class Passwords:
+    """The passwords of files. Each is read once, and again after `forget`: its source may be a slow command."""
+
+    def __init__(self) -> None:
+        self._known: dict[SecretSource, bytes] = {}
+
+    def forget(self) -> None:
+        """Let all passwords be read again."""
+        self._known.clear()
+
+    def read(self, source: SecretSource | None, setting: str) -> bytes | None:
+        """Return the password of ``setting``, ``None`` without a source. Raises `TlsFileError`."""
+        if source is not None and source not in self._known:
+            try:
+                self._known[source] = source.read().encode()
+            except SecretError as error:
+                raise TlsFileError(f"{setting}: {error}") from None
+        return None if source is None else self._known[source]
+
+
+def read_identity(
+    certificate_file: str, key_file: str | None, password: SecretSource | None, setting: str, passwords: Passwords
+) -> Identity:
     """Return the identity in a PKCS#12 file, or in one or two PEM files. Raises `TlsFileError`."""
-    key_password = _read_password(password, f"{setting}.key_password")
+    key_password = passwords.read(password, f"{setting}.key_password")
     data = _read(certificate_file, f"{setting}.certificate_file")
     where = f'{setting}.certificate_file = "{certificate_file}"'
     if _is_pkcs12(certificate_file):
@@ -125,13 +147,13 @@ def first_to_expire(authorities: Sequence[x509.Certificate], file: str, setting:
 
 
 def load_authorities(
-    context: ssl.SSLContext, file: str, password: SecretSource | None, setting: str
+    context: ssl.SSLContext, file: str, password: SecretSource | None, setting: str, passwords: Passwords
 ) -> list[x509.Certificate]:
     """Trust the certificates in a PEM or PKCS#12 file, and return them. Raises `TlsFileError`, also if it has none."""
     data = _read(file, setting)
     where = f'{setting} = "{file}"'
     if _is_pkcs12(file):
-        store = _read_pkcs12(data, _read_password(password, f"the password of {setting}"), where)
+        store = _read_pkcs12(data, passwords.read(password, f"the password of {setting}"), where)
         found = [each.certificate for each in (store.cert, *store.additional_certs) if each is not None]
         if not found:
             raise TlsFileError(f"{where}: it has no certificate")
@@ -169,15 +191,6 @@ def _read(file: str, setting: str) -> bytes:
     except ValueError as error:
         reason = str(error)
     raise TlsFileError(f'{setting} = "{file}": cannot be read: {reason}')
-
-
-def _read_password(source: SecretSource | None, setting: str) -> bytes | None:
-    if source is None:
-        return None
-    try:
-        return source.read().encode()
-    except SecretError as error:
-        raise TlsFileError(f"{setting}: {error}") from None
 
 
 @contextmanager

@@ -57,8 +57,8 @@ class HelloSocket(PlainSocket):
         """Wait for the first record of a client, which needs no more memory than its bytes.
 
         ``setting`` is the table of the configuration, for messages. Raises `NotTls` for anything else than the first
-        record of a handshake, `ClientFault` for one that is too long, and the fault of the socket if the client closes
-        the connection.
+        record of a handshake, `ClientFault` for one that is too long or has too many extensions, and the fault of the
+        socket if the client closes the connection.
         """
         header = await self.receive_exactly(HEADER_BYTES)
         if len(header) < HEADER_BYTES:

@@ -205,7 +205,7 @@ def _configurations(operation: Operation) -> Entry:
 
 
 def _create_delegation_token(request: Message, _by_id: TopicsById) -> Iterator[Requirement]:
-    """Yield CREATE_TOKENS on the owner, unless the client requests a token for itself."""
+    """Yield CREATE_TOKENS on the owner, if it is named."""
     if owner := request.get("owner_principal_name"):
         name = f"{request.get('owner_principal_type')}:{owner}"
         action = Action(Operation.CREATE_TOKENS, ResourceType.USER, name)

@@ -8,6 +8,7 @@ import pytest
 import trio
 
 from headrace.plugins.authorization import Authorization
+from headrace.proxy.connection.authorization import requests
 from headrace.proxy.connection.state import in_flight
 from headrace.proxy.connection.state.in_flight import MOST_AMENDMENT_BYTES
 from headrace.proxy.connection.state.shared_state import Limits
@@ -197,15 +198,36 @@ async def test_metadata_of_all_topics_lists_those_that_may_be_described(autojump
 
 async def test_metadata_creates_no_topic_without_permission(autojump_clock: MockClock) -> None:
     async with book() as script:
-        named = request(ApiKey.METADATA, 9, topics=[{"name": name} for name in ("mine", "seen", "theirs")])
+        named = request(ApiKey.METADATA, 9, topics=[{"name": name} for name in ("seen", "theirs")])
         await script.client.sends(named)
         await script.upstream.wait_for_dial(1)
         went_on = asked(await script.broker.receives(), ApiKey.METADATA, 9)
-        assert [row["name"] for row in went_on["topics"]] == ["mine", "seen"]
+        assert [row["name"] for row in went_on["topics"]] == ["seen"]
         assert went_on["allow_auto_topic_creation"] is False
-        await script.broker.sends(reply(ApiKey.METADATA, 9, topics=[{"name": "mine"}, {"name": "seen"}]))
+        await script.broker.sends(reply(ApiKey.METADATA, 9, topics=[{"name": "seen"}]))
         rows = read_reply(ApiKey.METADATA, 9, await script.client.receives())["topics"]
-        assert {row["name"]: row["error_code"] for row in rows} == {"mine": 0, "seen": 0, "theirs": 29}
+        assert {row["name"]: row["error_code"] for row in rows} == {"seen": 0, "theirs": 29}
+
+
+@pytest.mark.parametrize("exists", [True, False])
+async def test_metadata_creates_the_topics_that_may_be_created(autojump_clock: MockClock, *, exists: bool) -> None:
+    async with book() as script:
+        names = [{"name": name} for name in ("mine", "seen", "theirs")]
+        await script.client.sends(request(ApiKey.METADATA, 9, topics=names))
+        await script.upstream.wait_for_dial(1)
+        question = asked(await script.broker.receives(), ApiKey.METADATA, 4)
+        assert [row["name"] for row in question["topics"]] == ["seen"]
+        assert question["allow_auto_topic_creation"] is False
+        await script.broker.sends(
+            reply(ApiKey.METADATA, 4, topics=[{"name": "seen", "error_code": 0 if exists else 3}])
+        )
+        went_on = asked(await script.broker.receives(), ApiKey.METADATA, 9)
+        forwarded = ["mine", "seen"] if exists else ["mine"]
+        assert [row["name"] for row in went_on["topics"]] == forwarded
+        assert went_on["allow_auto_topic_creation"] is True
+        await script.broker.sends(reply(ApiKey.METADATA, 9, topics=[{"name": name} for name in forwarded]))
+        rows = read_reply(ApiKey.METADATA, 9, await script.client.receives())["topics"]
+        assert {row["name"]: row["error_code"] for row in rows} == {"mine": 0, "seen": 0 if exists else 3, "theirs": 29}
 
 
 async def test_old_metadata_requests_leave_out_what_they_would_create(autojump_clock: MockClock) -> None:
@@ -220,6 +242,21 @@ async def test_old_metadata_requests_leave_out_what_they_would_create(autojump_c
         rows = read_reply(ApiKey.METADATA, 1, await script.client.receives())["topics"]
         assert {row["name"]: row["error_code"] for row in rows} == {"mine": 0, "seen": 3, "theirs": 29}
         assert script.shared.counters.denied == {("Describe", "Topic", "Metadata"): 1}, "once, in spite of the question"
+
+
+async def test_a_token_for_oneself_needs_no_rule(autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As at a broker (``KafkaApis.handleCreateTokenRequest``)."""
+    monkeypatch.setattr(requests, "_owns_tokens", lambda _: True)
+
+    def create_token(owner: str) -> bytes:
+        principal = {"owner_principal_type": "User", "owner_principal_name": owner}
+        return request(ApiKey.CREATE_DELEGATION_TOKEN, 3, renewers=[], max_lifetime_ms=-1, **principal)
+
+    async with book() as script:
+        await script.round_trip(create_token("ANONYMOUS"), reply(ApiKey.CREATE_DELEGATION_TOKEN, 3))
+        await script.client.sends(create_token("theirs"))
+        answer = read_reply(ApiKey.CREATE_DELEGATION_TOKEN, 3, await script.client.receives())
+        assert answer["error_code"] == 65
 
 
 async def test_a_request_with_too_many_topics_ends_the_connection(autojump_clock: MockClock) -> None:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 import pytest
 
 from headrace.proxy import long_work
+from headrace.proxy.connection.relay import FRAMES_A_STEP
 from headrace.quota_callbacks.api_keys import ApiKey
 from tests.proxy.connection.authorization.test_authorization import book
 from tests.proxy.connection.long_requests.calls_of_steps import counted_calls
@@ -63,6 +64,27 @@ async def test_a_long_request_is_denied_in_short_steps(
         assert script.upstream.dialled == []
         assert calls.total > 20 * MOST_CALLS  # it is a long request
         assert calls.most < MOST_CALLS
+
+
+@pytest.mark.parametrize("prefix", ["m", "x"], ids=["allowed", "denied"])
+async def test_many_requests_that_come_at_once_are_authorized_in_short_steps(
+    autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch, prefix: str
+) -> None:
+    monkeypatch.setattr(long_work, "SLICE_S", 0.0)
+    many = request(ApiKey.DESCRIBE_GROUPS, 5, groups=[f"{prefix}{number}" for number in range(200)])
+    count = FRAMES_A_STEP
+    async with book(RULES) as script:
+        with counted_calls() as calls:
+            await script.client.sends(many * count)
+            if prefix == "m":
+                await script.upstream.wait_for_dial(1)
+                for _ in range(count):
+                    await script.broker.receives()
+            else:
+                answers = [read_reply(ApiKey.DESCRIBE_GROUPS, 5, await script.client.receives()) for _ in range(count)]
+                assert {each["error_code"] for answer in answers for each in answer["groups"]} == {30}
+        assert calls.total > 5 * MOST_CALLS
+        assert calls.most < 2 * MOST_CALLS  # of two requests
 
 
 @pytest.mark.exhaustive

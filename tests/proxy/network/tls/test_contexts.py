@@ -5,8 +5,10 @@ from __future__ import annotations
 import errno
 import os
 import ssl
+import time
 from base64 import encodebytes
 from datetime import UTC, datetime, timedelta
+from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
 import pytest
@@ -288,6 +290,47 @@ def test_replaced_files_are_used_by_the_next_handshakes(tmp_path: Path) -> None:
     assert context.identity is not None
     assert identity is not None
     assert context.identity.serial != identity.serial
+
+
+def counting_command(folder: Path, password: str) -> tuple[list[str], Path]:
+    """Return a command that prints a password, and the file that has a line for each run of it.
+
+    It fails while a file named "broken" is beside the other one.
+    """
+    runs = folder / "runs"
+    script = f'echo run >> "{runs}"; test ! -e "{folder}/broken" && printf %s "{password}"'
+    return ["/bin/sh", "-c", script], runs
+
+
+def test_a_command_for_a_password_is_run_when_files_change(
+    certificate: Certificate, password_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    command, runs = counting_command(tmp_path, password_file.read_text().strip())
+    key = tmp_path / "key.pem"
+    key.write_bytes(certificate.encrypted_key_file.read_bytes())
+    context = listening(
+        certificate_file=str(certificate.certificate_file), key_file=str(key), key_password={"command": command}
+    )
+    monkeypatch.setattr(contexts, "KEYS_S", 0.0)
+    for _ in range(3):
+        assert context.reload_if_changed()
+    assert runs.read_text().count("run") == 1, "the keys of sessions are replaced without it"
+    key.touch()
+    assert context.reload_if_changed()
+    assert runs.read_text().count("run") == 2
+    now_s = time.monotonic()
+    monkeypatch.setattr(contexts, "time", SimpleNamespace(monotonic=lambda: now_s))
+    (tmp_path / "broken").touch()
+    key.touch()
+    with capture_logs() as lines:
+        for _ in range(3_600 // 5):
+            now_s += 5
+            assert not context.reload_if_changed()
+    assert len(lines) == 1
+    assert 15 < runs.read_text().count("run") - 2 < 25, "after longer and longer pauses"
+    (tmp_path / "broken").unlink()
+    now_s += 300
+    assert context.reload_if_changed()
 
 
 def test_the_keys_of_sessions_are_replaced_after_a_time(

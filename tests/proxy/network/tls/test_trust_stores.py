@@ -97,6 +97,7 @@ PINNED: Final = issue("pinned", ca=False)
 BARE: Final = issue("bare")
 NO_SIGNER: Final = issue("no signer", ca=True, signs=False)
 FOR_CLIENTS, FOR_SERVERS = issue("clients", ca=False, usage=CLIENTS), issue("servers", ca=False, usage=SERVERS)
+SERVERS_ROOT: Final = issue("servers root", ca=True, signs=True, usage=SERVERS)
 BELOW_ROOT: Final = issue("below", ROOT, ca=True, signs=True)
 BELOW_SHALLOW: Final = issue("below", SHALLOW, ca=True, signs=True)
 
@@ -113,6 +114,7 @@ CASES: Final = {
     "pinned for clients": (FOR_CLIENTS, FOR_CLIENTS, True, False),
     "pinned for servers": (FOR_SERVERS, FOR_SERVERS, False, True),
     "of an authority for clients": (ROOT, issue("peer", ROOT, usage=CLIENTS), True, False),
+    "of an authority for servers only": (SERVERS_ROOT, issue("peer", SERVERS_ROOT), False, True),
 }
 """A trusted certificate, the peer's, and whether it is accepted of a client, and of a server."""
 
