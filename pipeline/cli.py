@@ -12,6 +12,7 @@ import sys
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 import click
+from click.core import ParameterSource
 
 from headrace.pipeline.errors import InputError, PipelineError
 from headrace.pipeline.lake.spark_errors import reported_errors
@@ -190,6 +191,17 @@ def job_options(command: Callable[..., Result]) -> Callable[..., Result]:
     ):
         run = option(run)
     return run
+
+
+def refuse_unread(*names: str, where: bool, why: str) -> None:
+    """Raise `click.UsageError` if one of these parameters was given, and ``where`` is true, so that it has no effect.
+
+    ``why`` is the end of the message, such as "without --demand".
+    """
+    context = click.get_current_context()
+    for option in context.command.params if where else ():
+        if option.name in names and context.get_parameter_source(option.name) is ParameterSource.COMMANDLINE:
+            raise click.UsageError(f"{option.opts[0]} has no effect {why}")
 
 
 def settings_of(given: tuple[str, ...], option: str) -> dict[str, str]:

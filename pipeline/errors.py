@@ -28,6 +28,12 @@ class OutputError(PipelineError):
     """A job's output cannot be written, or the place already holds something else."""
 
 
+class StoppedError(PipelineError):
+    """A signal has stopped a job. It can be run again."""
+
+    exit_status: ClassVar[int] = os.EX_TEMPFAIL
+
+
 class ConflictError(OutputError):
     """Another job has changed what this one reads or writes. Nothing was written; it can be run again."""
 

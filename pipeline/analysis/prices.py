@@ -37,6 +37,8 @@ NO_TEAM: Final = "(none)"
 """The team, in bills, of senders that the teams file does not contain."""
 UNATTRIBUTED: Final = "(unattributed)"
 """The team, in bills, of usage without a sender."""
+UNKNOWN_CLUSTER: Final = "(unknown)"
+"""The cluster, in bills, of usage whose cluster is unknown. A bill without a cluster is for all clusters."""
 
 SHARED: Final = "shared: "
 """The item of a shared cost in a bill begins with this, followed by its name."""

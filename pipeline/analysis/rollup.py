@@ -16,7 +16,7 @@ from pyspark.sql import Window
 from pyspark.sql import functions as sf
 
 from headrace.pipeline.analysis.events import FETCHES
-from headrace.pipeline.analysis.prices import MEASURES, NO_TEAM, SHARED, UNATTRIBUTED
+from headrace.pipeline.analysis.prices import MEASURES, NO_TEAM, SHARED, UNATTRIBUTED, UNKNOWN_CLUSTER
 from headrace.pipeline.analysis.shared_costs import TeamUsage, month_part, parts_of
 from headrace.pipeline.analysis.usage import over_quotas
 from headrace.pipeline.lake import schemas
@@ -167,6 +167,7 @@ def bill(days: DataFrame, sheet: PriceSheet, period: Period, *, across_clusters:
     Shared costs are split here already, by the usage of each team, which is collected for that.
     """
     items = sheet.items()
+    days = days.withColumn("cluster", sf.coalesce("cluster", sf.lit(UNKNOWN_CLUSTER)))
     shares = _shared_costs(days, sheet, period, across_clusters=across_clusters) if sheet.shared else None
     if across_clusters:
         days = days.withColumn("cluster", sf.lit(None).cast("string"))

@@ -10,6 +10,7 @@ from __future__ import annotations
 import functools
 import operator
 from dataclasses import dataclass, field
+from datetime import UTC, datetime, time
 from typing import TYPE_CHECKING, Final
 
 from pyspark.sql import Window
@@ -38,26 +39,33 @@ MAX_ATTEMPTS: Final = 20
 """Maximum number of times that rows are added to a table to which other ingests write at the same time."""
 MAX_BROADCAST: Final = 1_000_000
 """Maximum number of stored keys that every executor gets; above it, both sides are sorted."""
+MAX_RANGES: Final = 50
+"""Maximum number of instances in a batch whose sequence numbers are looked up by a condition, with which Delta Lake
+skips files that have none of them; above it, by a join, which reads all files of the hours."""
 ROWS_A_FILE: Final = 500_000
 """Number of rows that one task writes, which makes one file for each hour: about 10 MiB of Parquet."""
 QUARANTINE_DAYS: Final = 31
 """A rejected line that is read again is not added to the quarantine if it was added in so many days before."""
 
-NEW, MARK, LATE, QUARANTINE = "new", "mark", "late", "quarantine"
+NEW, MARK, LATE, REMOVED, QUARANTINE = "new", "mark", "late", "removed", "quarantine"
 _REPEATS: Final = "repeats"
+_RANGE: Final = "range"
 _KEY: Final = ("instance", "sequence")
 _SCHEMAS: Final = {"usage": schemas.USAGE, "marks": schemas.MARKS}
 
 
-def with_action(parsed: DataFrame, open_from: int, now: int) -> DataFrame:
+def with_action(parsed: DataFrame, open_from: int, now: int, kept_from: date | None = None) -> DataFrame:
     """Add ``date`` and ``hour`` of each record (an ``end`` mark has no second; its date is 1970-01-01), and ``action``.
 
-    The action is what has to be done with a line that is not stored yet: ``new``, ``mark``, ``late`` or ``quarantine``.
-    A record is late if it is from before the second ``open_from``, and too early if it is more than `MAX_AHEAD_S` after
-    ``now``; ``fault`` is then the reason. ``value`` is kept only for lines that may go to the quarantine.
+    The action is what has to be done with a line that is not stored yet: ``new``, ``mark``, ``late``, ``removed`` or
+    ``quarantine``. A record is ``removed`` if it is of a day before ``kept_from``: `retain` has removed those days. It
+    is late if it is from before the second ``open_from``, and too early if it is more than `MAX_AHEAD_S` after ``now``;
+    ``fault`` is then the reason. ``value`` is kept only for lines that may go to the quarantine.
     """
     second, is_right, is_usage = sf.col("second"), sf.col("fault").isNull(), sf.col("kind") == Kind.USAGE.value
-    is_ahead, is_late = second > now + MAX_AHEAD_S, is_usage & (second < open_from)
+    first_s = 0 if kept_from is None else int(datetime.combine(kept_from, time(), UTC).timestamp())
+    is_removed = is_right & is_usage & (second < first_s)
+    is_ahead, is_late = second > now + MAX_AHEAD_S, is_usage & (second < open_from) & ~is_removed
     why_ahead = (
         f"ahead: second %d is more than {MAX_AHEAD_S} s after {now}, when it was read; run ingest --quarantined later"
     )
@@ -68,8 +76,12 @@ def with_action(parsed: DataFrame, open_from: int, now: int) -> DataFrame:
         .when(is_late, sf.format_string(why_late, second))
     )
     action = (
-        sf.when(~is_right | is_ahead, QUARANTINE).when(~is_usage, MARK).when(is_late, LATE).otherwise(NEW)
-    )  # without a second, neither is ahead or late
+        sf.when(~is_right | is_ahead, QUARANTINE)
+        .when(~is_usage, MARK)
+        .when(is_removed, REMOVED)
+        .when(is_late, LATE)
+        .otherwise(NEW)
+    )  # without a second, none is ahead or late
     when = sf.timestamp_seconds(sf.coalesce(second, sf.lit(0)))
     return parsed.withColumns(
         {
@@ -91,6 +103,8 @@ class Written:
     lines: int = 0
     records: int = 0
     marks: int = 0
+    removed: int = 0
+    """Number of records of days that `retain` has removed."""
     rejected: Mapping[str, int] = field(default_factory=dict)
     """Number of lines, by reason."""
     newest: int | None = None
@@ -99,7 +113,7 @@ class Written:
     @property
     def duplicates(self) -> int:
         """The number of lines that are stored already, or several times in the batch."""
-        return self.lines - self.records - self.marks - sum(self.rejected.values())
+        return self.lines - self.records - self.marks - self.removed - sum(self.rejected.values())
 
 
 class Batch:
@@ -113,8 +127,10 @@ class Batch:
         repeats = self._ranges.agg((sf.sum("lines") - sf.sum("distinct")).alias("lines"))
         # One query for all of them, since each takes longer than the lines of a small batch.
         found = _counts(lines).unionByName(repeats.withColumn("action", sf.lit(_REPEATS)), allowMissingColumns=True)
-        rows = found.collect()
-        self._rows = [row for row in rows if row.action != _REPEATS]
+        few = self._ranges.limit(MAX_RANGES + 1).select("instance", "first", "last", sf.lit(_RANGE).alias("action"))
+        rows = found.unionByName(few, allowMissingColumns=True).collect()
+        self._rows = [row for row in rows if row.action not in (_REPEATS, _RANGE)]
+        self._few = [row for row in rows if row.action == _RANGE]
         self._repeats = any(row.lines for row in rows if row.action == _REPEATS)
         self._valid = _without_repeats(valid) if self._repeats else valid
         self._places = {(row.action, row.date, row.hour) for row in self._rows if row.action != QUARANTINE}
@@ -141,6 +157,7 @@ class Batch:
             lines=sum(row.lines for row in self._rows),
             records=records,
             marks=marks,
+            removed=self._count(REMOVED),
             rejected=rejected,
             newest=max((row.newest for row in self._rows if row.action == NEW), default=None),
         )
@@ -183,6 +200,12 @@ class Batch:
             of_usage = table == "usage"
             days = (_is_at(day, hours[day] if of_usage else None) for day in sorted(hours))
             frame = frame.where(functools.reduce(operator.or_, days))
+        if len(self._few) <= MAX_RANGES:
+            conditions = (
+                (sf.col("instance") == row.instance) & sf.col("sequence").between(row["first"], row["last"])
+                for row in self._few
+            )
+            return frame.where(functools.reduce(operator.or_, conditions)).select(*_KEY)
         ranges = self._ranges.select(sf.col("instance").alias("of"), "first", "last")
         is_between = (sf.col("instance") == sf.col("of")) & sf.col("sequence").between(sf.col("first"), sf.col("last"))
         return frame.join(sf.broadcast(ranges), is_between).select(*_KEY)

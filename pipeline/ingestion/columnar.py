@@ -31,7 +31,7 @@ def check(rows: DataFrame) -> DataFrame:
 @functools.cache
 def _fault(newest_schema: int) -> Column:
     columns = {name: sf.col(name) for name in schemas.RECORD.names}
-    return first_fault(columns, newest_schema).alias("fault")
+    return first_fault(columns, newest_schema, sf.lit(True)).alias("fault")
 
 
 def text() -> Column:

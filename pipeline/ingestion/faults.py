@@ -32,12 +32,14 @@ MAX_LOST: Final = 2**53
 LAST_API_KEY: Final = 2**15 - 1
 
 
-def first_fault(record: Mapping[str, Column], newest_schema: int, *of_form: tuple[Column, Column]) -> Column:
+def first_fault(
+    record: Mapping[str, Column], newest_schema: int, has_form: Column, *of_form: tuple[Column, Column]
+) -> Column:
     """Return the first fault of a record, whose columns are those of `schemas.RECORD` by name; null for a valid one.
 
     ``newest_schema`` is `usage_records.SCHEMA_VERSION`. ``of_form`` are conditions, each with the fault, that precede
-    those of a record. Making the column takes a thousand calls of the JVM: callers keep it, which is possible since it
-    belongs to no session.
+    those of a record; if a record has a schema, none of them holds if ``has_form`` does. Making the column takes a
+    thousand calls of the JVM: callers keep it, which is possible since it belongs to no session.
     """
     of_usage = record["kind"] == Kind.USAGE.value
     faults = [
@@ -46,7 +48,29 @@ def first_fault(record: Mapping[str, Column], newest_schema: int, *of_form: tupl
         *_faults_of_columns(record, of_usage),
         *_faults_of_numbers(record, of_usage),
     ]
-    return sf.coalesce(*(sf.when(condition, why) for condition, why in faults))
+    first = sf.coalesce(*(sf.when(condition, why) for condition, why in faults))
+    return sf.when(has_form & _is_plain(record, newest_schema), sf.lit(None).cast("string")).otherwise(first)
+
+
+def _is_plain(record: Mapping[str, Column], newest_schema: int) -> Column:
+    """Return whether a record is valid as most are: of usage without a throttle or refusal. Null is as false.
+
+    One condition takes a fraction of the time of all conditions for faults.
+    """
+    is_plain = (
+        (record["kind"] == Kind.USAGE.value)
+        & record["schema"].between(1, newest_schema)
+        & (record["instance"] != "")
+        & record["sequence"].between(0, MAX_LOST)
+        & record["second"].between(FIRST_SECOND, LAST_SECOND)
+        & record["api_key"].between(0, LAST_API_KEY)
+    )
+    for name in (*schemas.COUNTS, *schemas.TIMES):
+        is_plain &= record[name].between(0, MAX_PER_RECORD)
+    is_plain &= sf.coalesce(record["records"], sf.lit(0)).between(0, MAX_PER_RECORD)
+    for name in schemas.BY_QUOTA:
+        is_plain &= sf.coalesce(sf.size(record[name]), sf.lit(0)) == 0
+    return is_plain
 
 
 def _faults_of_schema(record: Mapping[str, Column], newest: int) -> list[tuple[Column, Column]]:

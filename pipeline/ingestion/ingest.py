@@ -7,18 +7,20 @@ been sent. Records ahead of the clock and lines that are not valid records go th
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
 
 from pyspark.sql import functions as sf
 
-from headrace.pipeline.errors import PipelineError
+from headrace.pipeline.errors import ConflictError, PipelineError
 from headrace.pipeline.ingestion.batches import LATE, Batch, quarantine, with_action
 from headrace.pipeline.ingestion.parsing import parse
 from headrace.pipeline.ingestion.sources import as_pipeline_error, checkpoint_name
-from headrace.pipeline.ingestion.watermark import Watermark
+from headrace.pipeline.ingestion.watermark import Watermark, later
 from headrace.pipeline.lake import schemas
+from headrace.pipeline.lake.retained import removed_before
 from headrace.pipeline.lake.spark_errors import cause_of
 from headrace.pipeline.lake.stores import exists
 
@@ -43,6 +45,8 @@ class Outcome:
     lines: int = 0
     records: int = 0
     duplicates: int = 0
+    removed: int = 0
+    """Records of days that `retain` has removed; they are skipped."""
     marks: int = 0
     quarantined: dict[str, int] = field(default_factory=dict)
     """Number of lines, by reason."""
@@ -52,6 +56,7 @@ class Outcome:
         self.lines += written.lines
         self.records += written.records
         self.duplicates += written.duplicates
+        self.removed += written.removed
         self.marks += written.marks
         for reason, count in written.rejected.items():
             self.quarantined[reason] = self.quarantined.get(reason, 0) + count
@@ -59,9 +64,10 @@ class Outcome:
     def summary(self) -> str:
         """Return the numbers as one line of text."""
         rejected = sum(self.quarantined.values())
+        removed = f", {self.removed:,} of days that retain has removed" if self.removed else ""
         return (
             f"{self.lines:,} lines in {self.batches:,} batches: {self.records:,} records, {self.marks:,} marks,"
-            f" {self.duplicates:,} duplicates, {rejected:,} quarantined"
+            f" {self.duplicates:,} duplicates, {rejected:,} quarantined{removed}"
         )
 
 
@@ -113,10 +119,15 @@ class Ingest:
         """Make `run` return within about a second; the next run repeats an unfinished batch. Signal-safe."""
         self._stopping = True
 
+    @property
+    def was_stopped(self) -> bool:
+        """Whether `stop` was called."""
+        return self._stopping
+
     def ingest_batch(self, name: str, batch: DataFrame, number: int) -> None:
         """Ingest one batch of records (`parsing.parse`) of the run with the checkpoint ``name``; may be repeated."""
         before = self._watermark.begin(name)
-        self._watermark.move(name, self._write_new(batch, self._open_from(before)))
+        self._watermark.move(name, self._write_new(batch, self._open_from(before)), before)
         self.outcome.batches += 1
         self._on_progress(f"batch {number}: {self.outcome.summary()} so far")
 
@@ -132,16 +143,17 @@ class Ingest:
         """
         lines_kept = self._lake.read("quarantine", schemas.QUARANTINE).where(sf.col("value").isNotNull())
         was_late = sf.col("reason").startswith(f"{LATE}: ")
-        name = "quarantine"
-        before = self._watermark.begin(name)
+        before = self._watermark.second()  # a call that was killed is not continued, but made again
+        newest = None
         for lines, open_from in (
             (lines_kept.where(~was_late), 0),
             (lines_kept.where(was_late), self._open_from(before)),
         ):
             parsed = parse(lines.select("value", "origin"))
-            self._watermark.move(name, self._write_new(parsed, open_from, are_quarantined=True))
+            newest = later(newest, self._write_new(parsed, open_from, are_quarantined=True))
             self.outcome.batches += 1
-        self._watermark.end(name)
+        self._watermark.move("quarantine", newest, before)
+        self._watermark.end("quarantine")
         return self.outcome
 
     def _run(
@@ -206,10 +218,12 @@ class Ingest:
 
         If the process is killed in between, the next run merges them.
         """
-        since = self._open_from(self._watermark.of(name).before)
+        state = self._watermark.of(name)
+        since = self._open_from(state.before)
         until = self._open_from(self._watermark.second_after(name))
-        if until > since and self._lake.has("usage"):
-            self._lake.compact("usage", condition=f"({_before(until)}) AND NOT ({_before(since)})")
+        if state.running and until > since and self._lake.has("usage"):
+            with contextlib.suppress(ConflictError):  # an ingest of another source merges the same hours
+                self._lake.compact("usage", condition=f"({_before(until)}) AND NOT ({_before(since)})")
         self._watermark.end(name)
 
     def _open_from(self, newest: int | None) -> int:
@@ -221,7 +235,8 @@ class Ingest:
 
     def _write_new(self, parsed: DataFrame, open_from: int, *, are_quarantined: bool = False) -> int | None:
         """Write the new rows to the tables; return the newest second of the usage records of open hours."""
-        lines = with_action(parsed, open_from, self._now_s()).persist()
+        kept_from = removed_before(self._lake).get("usage")
+        lines = with_action(parsed, open_from, self._now_s(), kept_from).persist()
         try:
             written = Batch(self._lake, lines).write(are_quarantined=are_quarantined)
         finally:

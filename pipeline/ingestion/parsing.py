@@ -39,6 +39,7 @@ def _columns(newest_schema: int) -> tuple[Column, ...]:
     fault = first_fault(
         columns,
         newest_schema,
+        sf.col(f"record.{_CORRUPT}").isNull(),
         (sf.col("value").isNull(), sf.lit("no value (a tombstone)")),
         (sf.trim("value") == "", sf.lit("an empty line")),
         (is_no_record, sf.lit("not a JSON object with the columns of a usage record")),

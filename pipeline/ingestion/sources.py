@@ -17,7 +17,7 @@ from pyspark.sql import functions as sf
 from headrace.pipeline.errors import ConflictError, InputError, PipelineError
 from headrace.pipeline.ingestion import columnar
 from headrace.pipeline.ingestion.parsing import parse
-from headrace.pipeline.lake import schemas
+from headrace.pipeline.lake import schemas, spark_errors
 from headrace.pipeline.lake.jars import KAFKA_CONNECTOR
 from headrace.pipeline.lake.spark_errors import cause_of, is_spark_error
 from headrace.pipeline.lake.stores import files_below, is_folder, qualified
@@ -53,6 +53,8 @@ _CORRUPTION: Final = re.compile(
 """Matches the root causes that are faults in the contents of a file: those of Hadoop's codecs and checksums, and those
 of Parquet. Not every EOFException is one: HDFS raises it also if a server closes a connection.
 """
+_OTHER_RUN: Final = ("CONCURRENT_STREAM_LOG_UPDATE", "Multiple streaming jobs detected")
+"""Parts of Spark's errors for two streams with the same checkpoint."""
 NEVER_TOO_OLD: Final = "36500d"
 """A hundred years. By default, Spark silently ignores files that are more than seven days older than the newest."""
 
@@ -216,4 +218,7 @@ def as_pipeline_error(error: Exception, source: Source) -> PipelineError | None:
     """Return an error of Spark as a `PipelineError` in one line; ``None`` for other errors."""
     if not is_spark_error(error):
         return None
-    return source.as_pipeline_error(error) or PipelineError(f"ingest ended: {cause_of(error)}")
+    if any(each in str(error) for each in _OTHER_RUN):
+        return ConflictError("another ingest reads the same source now; run it again when that one has ended")
+    known = source.as_pipeline_error(error) or spark_errors.as_pipeline_error(error)
+    return known or PipelineError(f"ingest ended: {cause_of(error)}")

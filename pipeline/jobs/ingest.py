@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from headrace.pipeline.cli import LAKE, check_input, job_options, kafka_options, settings_of
+from headrace.pipeline.cli import LAKE, check_input, job_options, kafka_options, refuse_unread, settings_of
+from headrace.pipeline.errors import StoppedError
 from headrace.pipeline.ingestion.ingest import Ingest
 from headrace.pipeline.ingestion.sources import FileSource, KafkaSource
 from headrace.pipeline.lake.session import start_session
@@ -85,9 +86,14 @@ def command(
     reads = None if follow is not None or kafka_is_read else folder or lake
     session = start_session("ingest", spark, lake, kafka=kafka_is_read, reads=reads)
     ingest = Ingest(Lake(session, lake), None if accept_late else watermark, report_progress)
-    with _stopping_on_signals(ingest):
-        outcome = ingest.retry_quarantined() if source is None else ingest.run(source, follow_s=follow)
+    if source is None:
+        outcome = ingest.retry_quarantined()
+    else:
+        with _stopping_on_signals(ingest):
+            outcome = ingest.run(source, follow_s=follow)
     report_progress(outcome.summary())
+    if follow is None and ingest.was_stopped:
+        raise StoppedError("a signal stopped ingest before it had read everything; the next run continues")
     for reason, count in sorted(outcome.quarantined.items(), key=lambda each: -each[1]):
         report_progress(f"  quarantined: {count:,} x {reason}")
     return dataclasses.asdict(outcome)
@@ -105,6 +111,9 @@ def _source(
     """Return the source that the options name; ``None`` for --quarantined. Raises `click.UsageError`."""
     given = [name for name, value in (("--from-files", folder), ("--bootstrap-servers", bootstrap_servers)) if value]
     given += ["--quarantined"] if quarantined else []
+    of_topic = ("topic", "kafka", "accept_data_loss")
+    refuse_unread(*of_topic, where=bootstrap_servers is None, why="without --bootstrap-servers")
+    refuse_unread("follow", where=quarantined, why="with --quarantined")
     if len(given) != 1:
         raise click.UsageError(
             f"expected one of --from-files, --bootstrap-servers and --quarantined; got {', '.join(given) or 'none'}"
@@ -123,7 +132,7 @@ def _source(
 
 @contextlib.contextmanager
 def _stopping_on_signals(ingest: Ingest) -> Iterator[None]:
-    """Let ingest finish its batch on SIGTERM and SIGINT, and then stop."""
+    """Stop ingest on SIGTERM and SIGINT; the next run repeats its unfinished batch."""
 
     def stop(number: int, frame: FrameType | None) -> None:  # noqa: ARG001 -- a signal handler's signature
         ingest.stop()

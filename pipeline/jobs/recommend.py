@@ -14,7 +14,16 @@ from headrace.pipeline.analysis.quota_files import as_kafka_configs, as_toml, en
 from headrace.pipeline.analysis.recommend import needs_of, recommendations
 from headrace.pipeline.analysis.recommend.rules import DEFAULT_LEAST, DEFAULT_WINDOWS, By, Rules
 from headrace.pipeline.analysis.usage import of_one_cluster
-from headrace.pipeline.cli import CLUSTER, DAY, LAKE, day_options, job_options, number_option, settings_of
+from headrace.pipeline.cli import (
+    CLUSTER,
+    DAY,
+    LAKE,
+    day_options,
+    job_options,
+    number_option,
+    refuse_unread,
+    settings_of,
+)
 from headrace.pipeline.lake import schemas
 from headrace.pipeline.lake.tables import Lake, of_days, open_lake
 from headrace.pipeline.output import check_output, report_progress, report_result, write_file
@@ -160,6 +169,8 @@ def command(
     """
     if numbers["allow_throttled"] and not follow_peaks:
         raise click.UsageError("--allow-throttled is the limit of --follow-peaks; expected both, or neither")
+    refuse_unread("server", where=commands is None, why="without --commands")
+    refuse_unread("most", where=toml is None and commands is None, why="without --toml or --commands")
     last, test_days = _test_days(first, last, test_from, test_to)
     quotas, windows = ({}, DEFAULT_WINDOWS) if config is None else read_configuration(config)
     rules = Rules(

@@ -26,6 +26,7 @@ from headrace.pipeline.cli import LAKE, check_input, day_options, job_options, k
 from headrace.pipeline.ingestion.sources import KafkaSource
 from headrace.pipeline.lake import schemas
 from headrace.pipeline.lake.day_counts import recorded_by_day, rolled_up_by_day
+from headrace.pipeline.lake.retained import removed_before
 from headrace.pipeline.lake.stores import read_text
 from headrace.pipeline.lake.tables import Lake, of_days, open_lake
 from headrace.pipeline.output import check_output, csv_lines, report_progress, write_file
@@ -217,7 +218,16 @@ class Bills:
         if not starts:
             report_progress(f"{tables.root} has no rolled up days{_between(first, last)}: no bill was written")
             return []
-        due = sorted(starts) if again else changed_periods(rolled_up, self._billed(tables), self._period)
+        kept_from = removed_before(tables).get("rollup_day")
+        partial = {start for start in starts if kept_from is not None and start < kept_from}
+        if partial:
+            report_progress(
+                f"the rolled up days before {kept_from} were removed (retain), so no bills of {len(partial):,} periods"
+                " are written, and those that exist are kept"
+            )
+        starts -= partial
+        changed = changed_periods(rolled_up, self._billed(tables), self._period)
+        due = sorted(starts if again else starts.intersection(changed))
         if due:
             of_due = tables.read("rollup_day", schemas.ROLLUP_DAY).where(start_of(self._period).isin(due))
             lines = bill(of_due, self._sheet, self._period, across_clusters=self._across_clusters)

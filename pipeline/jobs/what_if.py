@@ -16,7 +16,7 @@ from headrace.pipeline.analysis.what_if.decisions import decide
 from headrace.pipeline.analysis.what_if.demand import SENDER_AND_API, unserved
 from headrace.pipeline.analysis.what_if.quotas import fixed_quotas
 from headrace.pipeline.analysis.what_if.traces import read_trace
-from headrace.pipeline.cli import CLUSTER, check_input, day_options, job_options, number_option
+from headrace.pipeline.cli import CLUSTER, check_input, day_options, job_options, number_option, refuse_unread
 from headrace.pipeline.errors import InputError
 from headrace.pipeline.lake import schemas
 from headrace.pipeline.lake.session import start_session
@@ -92,10 +92,12 @@ def command(
             raise click.UsageError(
                 "--trace contains quotas and requires --output; --lake, --quotas and --demand are for usage records"
             )
+        refuse_unread("first", "last", "cluster", "demand_at_most", where=True, why="with --trace")
         check_input("--trace", trace)
         return _trace(start_session("what-if", spark), trace, output)
     if lake is None or quotas is None or output is not None:
         raise click.UsageError("expected --lake and --quotas, or --trace and --output")
+    refuse_unread("demand_at_most", where=not demand, why="without --demand")
     changes, windows = read_quotas(quotas)
     tables = open_lake("what-if", spark, lake)
     usage = of_days(tables.read("usage", schemas.USAGE), first, last)

@@ -51,12 +51,15 @@ LITTLE_DATA: Final = {
     "spark.sql.codegen.wholeStage": "false",
     "spark.sql.codegen.factoryMode": "NO_CODEGEN",
     "spark.sql.constraintPropagation.enabled": "false",
+    "spark.databricks.delta.writeChecksumFile.enabled": "false",
 }
 """Settings with which a job for some thousand records takes half the processor time."""
 
 _SUBMITTED: Final = "PYSPARK_GATEWAY_PORT"
 """Set by spark-submit, which has started the JVM before it runs the job."""
 _SETTINGS: Final = {
+    # A task writes the rows of so many hours without sorting them by hour before.
+    "spark.sql.maxConcurrentOutputFileWriters": "32",
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.execution.arrow.pyspark.enabled": "true",
     "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
@@ -102,7 +105,7 @@ def start_session(
             " spark-submit,"
             " before the job's file"
         )
-    if not submitted:
+    if not submitted and not _has_session():
         check_java(os.environ.get("JAVA_HOME"), os.environ.get("PATH", os.defpath))
     try:
         from pyspark.sql import SparkSession
@@ -197,6 +200,12 @@ def _settings_of_new_jvm(options: SparkOptions, needed: Sequence[str], *, is_lit
     coordinates = [each for each in (DELTA_LAKE, *needed) if _artifact(each) not in named]
     settings["spark.jars"] = ",".join(str(jar) for each in coordinates for jar in jars_of(each))
     return settings
+
+
+def _has_session() -> bool:
+    """Return whether a session is running, whose job was another one of the same process."""
+    sql = sys.modules.get("pyspark.sql")
+    return sql is not None and sql.SparkSession.getActiveSession() is not None
 
 
 def _artifact(coordinate: str) -> str:

@@ -22,8 +22,7 @@ if TYPE_CHECKING:
 FEW_ROWS: Final = {
     **LITTLE_DATA,
     "spark.driver.memory": "2g",
-    # A commit of Delta Lake takes four times the time of a file of Parquet, and a third less with these.
-    "spark.databricks.delta.writeChecksumFile.enabled": "false",
+    # A commit of Delta Lake takes less time without them.
     "spark.databricks.delta.stats.collect": "false",
     # Hours and days are those of UTC, also where the machine has another time zone, with half hours. The classes of
     # Spark are not verified, which takes a tenth of the time in which they are loaded.

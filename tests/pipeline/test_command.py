@@ -53,6 +53,7 @@ def test_every_job_has_a_help_text(job: str) -> None:
         (["instances", "--lake", "x", "--conf", "novalue"], "--conf novalue: expected NAME=VALUE"),
         (["what-if", "--lake", "x"], "expected --lake and --quotas, or --trace and --output"),
         (["what-if", "--trace", "t"], "--trace contains quotas and requires --output"),
+        (["what-if", "--trace", "t", "--output", "o", "--cluster", "c"], "--cluster has no effect with --trace"),
     ],
 )
 def test_wrong_usage_is_an_error(arguments: list[str], message: str) -> None:
@@ -91,9 +92,13 @@ def test_no_job_drops_a_value_of_a_repeated_option(job: str) -> None:
         ("rollup --lake nowhere", "--lake nowhere does not exist; headrace pipeline ingest creates it"),
         ("rollup --teams nowhere.csv", "--teams nowhere.csv does not exist"),
         ("ingest --from-files nowhere", "--from-files nowhere does not exist"),
+        ("ingest --quarantined --follow 60", "--follow has no effect with --quarantined"),
+        ("ingest --from-files . --topic t", "--topic has no effect without --bootstrap-servers"),
         ("instances --from 2026-09-22 --to 2026-09-21", "--from 2026-09-22 is after --to 2026-09-21"),
         ("recommend --config no.toml", "no.toml"),
         ("recommend --least nokey=1", "--least nokey=1"),
+        ("recommend --bootstrap-server b", "--bootstrap-server has no effect without --commands"),
+        ("recommend --most 5", "--most has no effect without --toml or --commands"),
         ("recommend --toml no/quotas.toml", "--toml no/quotas.toml: the folder"),
         ("recommend --commands .", "--commands . is a folder"),
         ("report --output no/report.html", "--output no/report.html: the folder"),
@@ -106,6 +111,7 @@ def test_no_job_drops_a_value_of_a_repeated_option(job: str) -> None:
         ("rollup --prices prices.toml --output no/bill.csv", "--output no/bill.csv: the folder"),
         ("what-if --quotas no.toml", "no.toml"),
         ("what-if", "expected --lake and --quotas, or --trace and --output"),
+        ("what-if --quotas quotas.toml --demand-at-most 2", "--demand-at-most has no effect without --demand"),
     ],
 )
 def test_arguments_are_checked_before_spark_is_started(

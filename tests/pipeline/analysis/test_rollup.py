@@ -26,6 +26,7 @@ from headrace.pipeline.cli import pipeline
 from headrace.pipeline.jobs.rollup import Bills
 from headrace.pipeline.lake import schemas
 from headrace.pipeline.lake.day_counts import recorded_by_day, rolled_up_by_day
+from headrace.pipeline.lake.retained import note_removed
 from headrace.pipeline.lake.tables import Lake
 from headrace.quota_callbacks.api_keys import ApiKey
 from tests.pipeline.finops.billing import lines, write_bills
@@ -444,6 +445,34 @@ def test_days_and_bills_of_unchanged_usage_are_left_as_they_are(
     found, bills = rolled_up(3, "--again")
     assert found["days"] == found["periods"] == ["2026-09-21", "2026-09-22"]
     assert bills["2026-09-21", "payments"] == 3 * before["2026-09-21", "payments"]
+
+
+def test_the_bill_of_a_month_is_kept_after_some_of_its_days_were_removed(
+    spark: SparkSession, lake: Lake, tmp_path: Path
+) -> None:
+    prices = tmp_path / "prices.toml"
+    prices.write_text('currency = "EUR"\nper_million_requests = 1_000_000\n', encoding="utf-8")
+
+    def amount(*more: str) -> tuple[str, Decimal]:
+        result = run(lake.root, "--prices", str(prices), *more)
+        assert result.exit_code == 0, result.output
+        totals = Lake(spark, lake.root).read("chargeback", schemas.CHARGEBACK).where("item = 'total'")
+        return result.output, sum((row.amount for row in totals.collect()), Decimal(0))
+
+    _, before = amount()
+    assert before > 0
+    note_removed(lake, {"rollup_day": TUESDAY})
+    lake.table("rollup_day").delete(f"date < '{TUESDAY}'")
+    output, after = amount("--again", "--from", str(TUESDAY))
+    assert after == before
+    assert "the rolled up days before 2026-09-22 were removed (retain), so no bills of 1 periods" in output
+
+
+def test_usage_of_an_unknown_cluster_has_a_bill_of_its_own(spark: SparkSession) -> None:
+    days = by_day(by_hour(usage(spark, [record(cluster=None), record()]), teams(spark)))
+    sheet = PriceSheet(currency="EUR", per_million_requests=Decimal(10**6))
+    found = bill(days, sheet, Period.DAY).where("item = 'total'")
+    assert rows_of(found, "cluster") == [("(unknown)",), ("cluster-1",)]
 
 
 def test_clusters_have_bills_of_their_own_unless_one_is_asked_for(

@@ -15,9 +15,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 from click.testing import CliRunner
+from pyspark.errors import PySparkException
 
 from headrace.pipeline.cli import pipeline
-from headrace.pipeline.errors import InputError
+from headrace.pipeline.errors import ConflictError, InputError
+from headrace.pipeline.ingestion.ingest import Ingest, Outcome
+from headrace.pipeline.ingestion.sources import FileSource, as_pipeline_error
 from headrace.pipeline.jobs import instances as instances_job
 from headrace.pipeline.lake import schemas
 from headrace.pipeline.lake.session import SparkOptions, start_session
@@ -32,6 +35,7 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).parents[3]
 NOW = int(datetime.now(UTC).timestamp())
+JOBS = ("instances", "ingest")
 
 
 def run(*arguments: str) -> str:
@@ -87,6 +91,28 @@ def has_taken(lake: Lake, number: int) -> bool:
     return lake.read_or_empty("usage", schemas.USAGE).count() == number
 
 
+def test_a_signal_before_everything_is_read_is_no_success(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def stopped(self: Ingest, *_: object, **__: object) -> Outcome:
+        os.kill(os.getpid(), signal.SIGTERM)
+        assert self.was_stopped
+        return self.outcome
+
+    monkeypatch.setattr(Ingest, "run", stopped)
+    arguments = ["--lake", str(tmp_path / "lake"), "--from-files", str(tmp_path)]
+    result = CliRunner().invoke(pipeline, ["ingest", *arguments])
+    assert result.exit_code == os.EX_TEMPFAIL
+    assert "a signal stopped ingest before it had read everything; the next run continues" in result.output
+    assert CliRunner().invoke(pipeline, ["ingest", *arguments, "--follow", "1"]).exit_code == 0
+
+
+def test_two_streams_of_a_source_are_a_conflict() -> None:
+    with pytest.raises(PySparkException) as raised:
+        raise PySparkException("[CONCURRENT_STREAM_LOG_UPDATE] Concurrent update to the log.")
+    assert isinstance(as_pipeline_error(raised.value, FileSource(folder="x")), ConflictError)
+
+
 # --- what is wrong, in a line ---
 
 
@@ -108,13 +134,15 @@ def test_a_missing_store_is_an_error(spark: SparkSession, tmp_path: Path, job: s
     assert re.search(message, refused(job, "--lake", lake, *source))
 
 
-@pytest.mark.parametrize("job", ["rollup", pytest.param("instances", marks=pytest.mark.exhaustive)])
-def test_a_damaged_file_is_named_with_its_table(lake: Lake, spark: SparkSession, job: str) -> None:
+@pytest.mark.parametrize("job", ["rollup", *(pytest.param(each, marks=pytest.mark.exhaustive) for each in JOBS)])
+def test_a_damaged_file_is_named_with_its_table(lake: Lake, spark: SparkSession, tmp_path: Path, job: str) -> None:
     lake.append("usage", usage(spark, [record(NOW - 60)]), "date", "hour")
     (file,) = Path(lake.path("usage")).glob("date=*/hour=*/*.parquet")
     file.write_text("junk")
     file.with_name(f".{file.name}.crc").unlink()
-    result = CliRunner().invoke(pipeline, [job, "--lake", lake.root])
+    write_lines(tmp_path / "in" / "usage-a-1.jsonl", record(NOW - 60))
+    source = ["--from-files", str(tmp_path / "in")] if job == "ingest" else []
+    result = CliRunner().invoke(pipeline, [job, "--lake", lake.root, *source])
     assert result.exit_code == 1, result.exception
     assert re.search(rf"cannot read the table usage, file file:{file}: .*is not a Parquet file", result.output)
     assert "Traceback" not in result.output

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import json
 import os
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 from unittest.mock import MagicMock, call
 
 import pytest
 
-from headrace.pipeline.errors import OutputError
+from headrace.pipeline.errors import ConflictError, OutputError
 from headrace.pipeline.ingestion import ingest as ingest_module
 from headrace.pipeline.ingestion import sources
 from headrace.pipeline.ingestion.sources import FileSource, checkpoint_name
 from headrace.pipeline.ingestion.watermark import FOLDER, SourceState, Watermark
+from headrace.pipeline.lake.retained import note_removed
 from headrace.pipeline.lake.stores import exists, write_text
 from headrace.quota_callbacks.records import usage_records
 from tests.pipeline.ingestion.ingesting import DAY_S, ingest, quarantined, sequences, take_in
@@ -134,6 +136,38 @@ def test_hours_are_merged_by_the_next_run_if_one_is_killed_while_it_merges_them(
     assert states["a"] == SourceState(second=NOON + DAY_S)
 
 
+def test_an_ingest_of_another_source_may_merge_the_same_hours(monkeypatch: pytest.MonkeyPatch) -> None:
+    states = {"a": SourceState(running=True, newest=NOON)}
+    monkeypatch.setattr(Watermark, "of", lambda _, source: states[source])
+    monkeypatch.setattr(Watermark, "second", lambda _: None)
+    monkeypatch.setattr(Watermark, "write", lambda _, source, state: states.update({source: state}))
+    monkeypatch.setattr(ingest_module, "checkpoint_name", lambda *_: "a")
+    monkeypatch.setattr(ingest_module.Ingest, "_run", lambda *_: None)
+    lake = MagicMock()
+    lake.compact.side_effect = ConflictError("cannot compact usage")
+    ingest(lake).run(MagicMock())
+    assert states["a"] == SourceState(second=NOON)
+    ingest(lake).run(MagicMock())
+    lake.compact.assert_called_once()  # not again by a run that has read nothing
+
+
+# --- days that were removed ---
+
+
+def test_records_of_days_that_were_removed_are_skipped(lake: Lake, tmp_path: Path) -> None:
+    lines = record(NOON, sequence=1), record(NOON + 9 * DAY_S, sequence=2)
+    write_lines(tmp_path / "in" / "usage-a-1.jsonl", *lines)
+    assert take_in(lake, tmp_path / "in").records == 2
+    first_kept = datetime.fromtimestamp(NOON + 9 * DAY_S, UTC).date()
+    note_removed(lake, {"usage": first_kept})
+    lake.table("usage").delete(f"date < '{first_kept}'")
+    write_lines(tmp_path / "copied" / "usage-a-1.jsonl", *lines)
+    outcome = take_in(lake, tmp_path / "copied", None)
+    assert (outcome.records, outcome.removed, outcome.duplicates, outcome.quarantined) == (0, 1, 1, {})
+    assert outcome.summary().endswith(", 1 of days that retain has removed")
+    assert sequences(lake) == [2]
+
+
 # --- clocks that are ahead ---
 
 
@@ -164,8 +198,8 @@ def test_the_watermark_is_the_newest_second_of_all_runs_that_have_ended(lake: La
     watermark = Watermark(lake)
     assert watermark.second() is None
     assert watermark.begin("a") is None
-    watermark.move("a", 5)
-    watermark.move("a", 3)
+    watermark.move("a", 5, None)
+    watermark.move("a", 3, None)
     assert (watermark.second(), watermark.of("a").newest) == (None, 5)
     watermark.begin("b")
     watermark.end("a")
@@ -175,6 +209,17 @@ def test_the_watermark_is_the_newest_second_of_all_runs_that_have_ended(lake: La
     watermark.end("b")
     watermark.end("b")
     assert watermark.second() == 5
+
+
+def test_a_run_that_another_one_has_ended_keeps_its_watermark(lake: Lake) -> None:
+    """Two runs of the same source at the same time; the one that began last has not ended, and is repeated."""
+    watermark = Watermark(lake)
+    watermark.write("a", SourceState(second=100))
+    assert (watermark.begin("a"), watermark.begin("a")) == (100, 100)
+    watermark.move("a", 150, 100)
+    watermark.end("a")
+    watermark.move("a", 160, 100)
+    assert watermark.begin("a") == 100
 
 
 @pytest.mark.parametrize(
