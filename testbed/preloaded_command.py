@@ -6,9 +6,11 @@ is "1".
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 from importlib import import_module
+from importlib.metadata import distribution
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -23,8 +25,8 @@ SWITCH = "HEADRACE_TESTBED_PRELOADED"
 COMMAND = "headrace.proxy.cli"
 SCRIPT = Path(sys.executable).with_name("headrace")
 """The command as it is installed."""
-MODULES = ("headrace.config.check", "headrace.proxy.server.command")
-"""The modules that the commands import when they are called."""
+MODULES = ("headrace.config.check", "headrace.proxy.server.command", "headrace.proxy.admin.server")
+"""The modules that the commands import when they are called, apart from those of plugins."""
 
 
 def template(argv: Sequence[str], environment: Mapping[str, str]) -> tuple[str, ...]:
@@ -53,6 +55,8 @@ def _run(argv: Sequence[str]) -> None:
 
 
 if __name__ == "__main__":
-    for module in (COMMAND, *MODULES):
+    plugins = distribution("headrace").entry_points.select(group="headrace.plugins")
+    for module in (COMMAND, *MODULES, *(point.module for point in plugins)):
         import_module(module)
+    gc.freeze()  # so that the first collection of a fork does not visit, and thereby copy, what is shared
     serve(int(sys.argv[1]), _run)

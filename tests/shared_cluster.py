@@ -34,7 +34,7 @@ OAUTH_JAAS: Final = (
 )
 
 
-NOT_FENCED: Final = {"broker.session.timeout.ms": 60_000}
+NOT_FENCED: Final = {"broker.session.timeout.ms": 60_000, "broker.heartbeat.interval.ms": 2000}
 """For clusters of which no broker is killed: on a busy machine, the four seconds of the testbed would fence one."""
 
 

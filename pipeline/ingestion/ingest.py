@@ -137,9 +137,10 @@ class Ingest:
         self._end_run(name)
 
     def retry_quarantined(self) -> Outcome:
-        """Ingest quarantined lines that are valid by now. Late ones stay late, unless no hour is final.
+        """Ingest quarantined lines that are valid by now, and remove them from the quarantine.
 
-        The others stay in the quarantine as they are, as do damaged files and messages without a value.
+        Late ones stay late, unless no hour is final. They stay in the quarantine as they are, as do all other lines,
+        damaged files, and messages without a value.
         """
         lines_kept = self._lake.read("quarantine", schemas.QUARANTINE).where(sf.col("value").isNotNull())
         was_late = sf.col("reason").startswith(f"{LATE}: ")
@@ -149,7 +150,7 @@ class Ingest:
             (lines_kept.where(~was_late), 0),
             (lines_kept.where(was_late), self._open_from(before)),
         ):
-            parsed = parse(lines.select("value", "origin"))
+            parsed = parse(lines.select("value", "origin")).withColumn("line", sf.col("value"))
             newest = later(newest, self._write_new(parsed, open_from, are_quarantined=True))
             self.outcome.batches += 1
         self._watermark.move("quarantine", newest, before)
@@ -239,6 +240,10 @@ class Ingest:
         lines = with_action(parsed, open_from, self._now_s(), kept_from).persist()
         try:
             written = Batch(self._lake, lines).write(are_quarantined=are_quarantined)
+            if are_quarantined and written.lines > sum(written.rejected.values()):
+                stored = lines.where(sf.col("fault").isNull()).select("origin", sf.col("line").alias("value"))
+                with contextlib.suppress(ConflictError):  # the next call removes them
+                    self._lake.remove_equal("quarantine", stored)
         finally:
             lines.unpersist()
         self.outcome.add(written)

@@ -177,6 +177,13 @@ class Lake:
         condition = " AND ".join(f"{column} = '{value}'" for column, value in values.items())
         self._write(table, whole, "overwrite", tuple(values), {"replaceWhere": condition, "mergeSchema": "true"})
 
+    def remove_equal(self, table: str, rows: DataFrame) -> None:
+        """Remove the rows that are equal to one of ``rows`` in all of its columns. Raises `OutputError`."""
+        condition = " AND ".join(f"there.{name} <=> gone.{name}" for name in rows.columns)
+        with self._writing(table):
+            merge = self.table(table).alias("there").merge(rows.distinct().alias("gone"), condition)
+            merge.whenMatchedDelete().execute()
+
     def remove_rows(self, table: str, condition: str) -> int:
         """Remove the rows for which a condition in SQL holds; return their number. Raises `OutputError`."""
         with self._writing(table):

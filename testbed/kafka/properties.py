@@ -50,6 +50,8 @@ DEFAULTS: Properties = {
     # A killed broker is fenced within seconds; the time-out is still eight heartbeats, for machines under load.
     "broker.heartbeat.interval.ms": 500,
     "broker.session.timeout.ms": 4000,
+    # By default, the controller writes a record every half second, which every node fetches, reads and applies.
+    "metadata.max.idle.interval.ms": 5000,
     # A broker that is not registered by then ends. This is longer than the testbed waits for a broker.
     "initial.broker.registration.timeout.ms": 300_000,
     # Controllers that start together may have a split vote; the default waits a second before the next election.

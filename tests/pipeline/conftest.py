@@ -108,6 +108,7 @@ LONG_RUN: Final = {
         clusters_have_bills_of_their_own_or_one
         a_bill_by_month_is_one_for_both_days the_bill_as_csv the_largest_usage_is_billed_exactly
         a_run_that_is_repeated_changes_nothing_and_other_days_stay
+        the_bill_of_a_month_is_kept_after_some_of_its_days_were_removed
         days_and_bills_of_unchanged_usage_are_left_as_they_are days_that_have_not_changed_are_not_read
         clusters_have_bills_of_their_own_unless_one_is_asked_for""",
     "test_run": "the_jobs_of_a_plan_run_in_order_and_their_results_are_json",

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 from click.testing import CliRunner
 
-from headrace.pipeline.cli import pipeline
+from headrace.pipeline.cli import JOBS, command_of, pipeline
 from headrace.pipeline.errors import ConflictError, InputError
 from headrace.pipeline.jobs import run
 from headrace.pipeline.jobs.run import read_plan
@@ -137,6 +137,8 @@ def test_spark_has_its_kafka_connector_if_only_a_later_job_needs_it(
         started.append((job, options, lake, kafka))
         raise InputError("Spark is started")
 
+    for job in JOBS:
+        command_of(job)  # otherwise a module that is imported first here would keep the function of this test
     monkeypatch.setattr("headrace.pipeline.lake.session.start_session", start_session)
     rollup = '[rollup]\nteams-topic = "t"\nbootstrap-servers = "b:9092"\nconf = { a = 1 }\n'
     result = run_plan(tmp_path, f'lake = "x"\n[ingest]\nfrom-files = "y"\n{rollup}')

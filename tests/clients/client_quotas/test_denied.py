@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING
 
 import pytest
@@ -10,7 +11,7 @@ from testbed.kafka.cluster import KafkaCluster
 from testbed.kafka.properties import Listener, plain_jaas
 from testbed.proxy_process import ProxyProcess
 from tests.clients.client_quotas.java_quotas import java_quotas
-from tests.clients.fronts import HIGH_QUOTAS
+from tests.clients.fronts import HIGH_QUOTAS, eventually
 from tests.clients.users.sasl_clients import java_settings
 from tests.shared_cluster import LISTENER, SECRETS
 
@@ -42,11 +43,10 @@ def test_the_errors_are_a_brokers(cluster: KafkaCluster, tmp_path: Path, version
             answers: list[object] = []
             for user in ("alice", "bob"):
                 with java_quotas(server, version, **java_settings("PLAIN", user, SECRETS[user])) as quotas:
-                    answers += [
-                        quotas.alter([change]),
-                        quotas.alter([change], validate_only=True),
-                        quotas.describe([quotas.component("user", "bob")]),
-                    ]
+                    about_bob = [quotas.component("user", "bob")]
+                    answers += [quotas.alter([change]), quotas.alter([change], validate_only=True)]
+                    # A broker knows of a change a moment after the controller has answered.
+                    answers.append(eventually(partial(quotas.describe, about_bob), "the quota is there"))
             found.append(answers)
     at_broker, at_proxy = found
     assert "ClusterAuthorizationException" in str(at_broker[3])

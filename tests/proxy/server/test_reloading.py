@@ -110,7 +110,8 @@ async def test_options_of_plugins_change_if_the_plugin_can_do_that() -> None:
         with capture_logs() as logs:
             assert await server.reloader.reload()
         assert adjustable.options == {"size": 2, "kind": 1}
-        assert [(each["event"], each["change"]) for each in logs] == [
+        changes = [each for each in logs if "change" in each]  # on a busy machine, a call may be reported as slow
+        assert [(each["event"], each["change"]) for each in changes] == [
             ("configuration changed", "plugins.options.adjustable: changed"),
             ("configuration change waits for a restart", "plugins.options.fixed: changed (needs a restart)"),
         ]

@@ -208,7 +208,7 @@ def test_promises_that_are_relayed_natively_are_charged_to_nobody(open_front: Fr
         before = open_front.requests("Produce")
         for attacker in attackers:
             attacker.send(promise(victim, 9 * BYTES_PER_S))
-        eventually(lambda: open_front.requests("Produce") == before + len(attackers), "all have begun")
+        eventually(lambda: open_front.requests("Produce") >= before + len(attackers), "all have begun")
         assert native_connections(proxy) == len(attackers)
         assert_unharmed(open_front, topic, victim, sasl=False)
         assert native_connections(proxy) == len(attackers)
@@ -305,11 +305,13 @@ def test_a_produce_whose_credit_is_used_up_meanwhile_is_charged_once_it_is_whole
     """The native data plane has begun to forward it when another connection of the client uses up the credit."""
     client_id, proxy = unique("slow"), open_front.proxy
     frame, quick = (produce(topic, client_id, size, 1) for size in (8 * BYTES_PER_S, 5 * BYTES_PER_S))
-    with RawClient(proxy.port, client_id=client_id) as client, RawClient(proxy.port, client_id=client_id) as other:
+    with (
+        RawClient(proxy.port, client_id=client_id, buffer_bytes=64 * 1024) as client,
+        RawClient(proxy.port, client_id=client_id) as other,
+    ):
         warm_up(proxy, NATIVE, client, other)
-        before, returned = open_front.requests("Produce"), native_returns(proxy, "credit")
-        client.send(frame[:-1])
-        eventually(lambda: open_front.requests("Produce") == before + 1, "it has begun")
+        returned = native_returns(proxy, "credit")
+        client.send(frame[:-1])  # more than the buffers take, so the proxy has read most of it when this returns
         other.send(quick)
         other.reply()
         assert native_connections(proxy) == 2
