@@ -138,7 +138,8 @@ LONG_RUN: Final = {
         records_removed_by_retention_are_an_error_unless_accepted
         a_cluster_that_is_not_there_is_named""",
     "test_ingest_kills": "records_that_another_ingest_has_added_meanwhile_are_not_added_again",
-    "test_ingest_late": """records_of_days_that_were_removed_are_skipped an_hour_is_final_when_it_is_behind_the_watermark
+    "test_ingest_late": """records_of_days_that_were_removed_are_skipped
+        an_hour_is_final_when_it_is_behind_the_watermark
         a_record_that_is_there_already_is_not_late
         the_histories_of_several_proxies_do_not_make_each_other_late
         a_run_that_was_killed_goes_on_under_its_watermark
