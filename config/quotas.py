@@ -15,7 +15,7 @@ from pydantic import ConfigDict, ModelWrapValidatorHandler, ValidationError, Wra
 
 from headrace.config.keys import Key, Section
 from headrace.config.values import SIZE_PATTERN, SIZE_UNITS, duration, parse_size_bytes
-from headrace.quota_callbacks.definitions import BUILTIN_SCHEMA, QuotaSchema, ip_address
+from headrace.quota_callbacks.definitions import BUILTIN_SCHEMA, INT_MAX, QuotaSchema, ip_address
 from headrace.quota_callbacks.entities import (
     CLIENT_ID,
     CONNECTION_CREATION_RATE,
@@ -41,8 +41,6 @@ from headrace.quota_callbacks.options import (
 )
 from headrace.quota_callbacks.policies import EnforcementMode, NewConnections, Quota, QuotaPolicy
 from headrace.quota_callbacks.verdicts import MAX_THROTTLE_MS
-
-INT_MAX: Final = 2**31 - 1  # throttle_time_ms is an INT32
 
 LIMIT_KEYS: Final = (*(key.value for key in QuotaKey), CONNECTION_CREATION_RATE)
 """The keys of a table that set a limit."""

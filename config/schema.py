@@ -14,7 +14,7 @@ from pydantic import Field, PrivateAttr
 
 from headrace.config.keys import Key, Section
 from headrace.config.problems import ConfigValueError, Problem, problem_without_position
-from headrace.config.quotas import INT_MAX, QUOTA_TABLES, ConfiguredQuota, merged_quotas
+from headrace.config.quotas import QUOTA_TABLES, ConfiguredQuota, merged_quotas
 from headrace.config.tables.admin import Admin
 from headrace.config.tables.client_quotas import ClientQuotas
 from headrace.config.tables.limits import Limits
@@ -23,6 +23,7 @@ from headrace.config.tables.plugins import Plugins
 from headrace.config.tables.windows import BrokerQuota, Controller, Producer
 from headrace.config.values import duration, size, thread_count
 from headrace.quota_callbacks.buckets.sampled_rate import Window
+from headrace.quota_callbacks.definitions import INT_MAX
 from headrace.quota_callbacks.entities import QuotaEntity, QuotaKey
 from headrace.quota_callbacks.options import TRUE_OR_FALSE, Fault, choice, list_of, text, whole
 from headrace.quota_callbacks.policies import Quota

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
 INT_MAX: Final = 2**31 - 1
+"""Maximum of an INT32 of Kafka's protocol, and of an INT in a broker's configuration."""
 
 BYTES_PER_SECOND: Final = "bytes/s"
 _UNIT_CHARACTERS: Final = 32

@@ -20,6 +20,7 @@ from headrace.quota_callbacks.api_keys import ApiKey
 from headrace.quota_callbacks.buckets.kinds import RateBucket
 from headrace.quota_callbacks.builtin.bucket_callback import BucketCallback
 from headrace.quota_callbacks.builtin.reservations import give_back, reserve, reserved, settle, take_reservation
+from headrace.quota_callbacks.definitions import INT_MAX
 from headrace.quota_callbacks.entities import QuotaKey
 from headrace.quota_callbacks.hookspecs import hookimpl
 from headrace.quota_callbacks.relay_terms import RelayTerms
@@ -33,7 +34,6 @@ PRODUCE: Final = ApiKey.PRODUCE.value
 FETCH: Final = ApiKey.FETCH.value
 SHARE_FETCH: Final = ApiKey.SHARE_FETCH.value
 
-INT32_MAX: Final = 2**31 - 1
 PRODUCED, FETCHED = QuotaKey.PRODUCER_BYTE_RATE, QuotaKey.CONSUMER_BYTE_RATE
 
 
@@ -88,7 +88,7 @@ class ByteRate(BucketCallback):
                 request.fetch_max_bytes = most_bytes
         if not bucket.paced:
             return self._quotas.wait(request, self._fetched, bucket, now_ms) if now_ms < bucket.gate_ms else None
-        expected = min(request.connection.cache.get(FETCH, bucket.typical), request.fetch_max_bytes or INT32_MAX)
+        expected = min(request.connection.cache.get(FETCH, bucket.typical), request.fetch_max_bytes or INT_MAX)
         return reserve(request, self._fetched, bucket, expected, now_ms)
 
     @hookimpl
@@ -189,4 +189,4 @@ def _most_fetched(bucket: RateBucket) -> int:
     """Return the most bytes of a Fetch: the quota over a window (``ClientQuotaManager.maxValueInQuotaWindow``)."""
     window = bucket.window
     limit = 0.0 if bucket.limit is None else bucket.limit
-    return int(min(limit * (window.samples - 1) * window.seconds, INT32_MAX))
+    return int(min(limit * (window.samples - 1) * window.seconds, INT_MAX))

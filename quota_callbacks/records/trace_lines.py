@@ -12,7 +12,7 @@ from collections import Counter
 from typing import Any, Final, NoReturn
 
 from headrace.quota_callbacks.buckets.sampled_rate import Window
-from headrace.quota_callbacks.definitions import BUILTIN_SCHEMA
+from headrace.quota_callbacks.definitions import BUILTIN_SCHEMA, INT_MAX
 from headrace.quota_callbacks.entities import (
     DEFAULT,
     LONG_MAX,
@@ -26,9 +26,6 @@ from headrace.quota_callbacks.records.replay import Change, Op, Usage
 MAX_LINE_BYTES: Final = 1024 * 1024
 """Maximum length of a line, including its end. An event has about 100 bytes; the rest is for members that replay only
 copies."""
-
-INT_MAX: Final = 2**31 - 1
-"""Maximum of ``samples`` and ``seconds``, since a broker's ``quota.window.*`` are INT."""
 
 ENTITY_TYPES: Final = ("user", "client-id")
 
@@ -152,7 +149,7 @@ def _window(members: Members, name: str) -> Window:
     _refuse_unknown(window, ("samples", "seconds"), f"{name}.")
     for part in ("samples", "seconds"):
         value = window.get(part)
-        if type(value) is not int or not 1 <= value <= INT_MAX:
+        if type(value) is not int or not 1 <= value <= INT_MAX:  # as a broker's ``quota.window.*``
             _refuse(window, part, f"a whole number from 1 to {INT_MAX}", f"{name}.")
     return Window(samples=window["samples"], seconds=window["seconds"])
 

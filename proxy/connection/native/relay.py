@@ -29,6 +29,7 @@ from headrace.proxy.repeated_lines import place_of
 from headrace.proxy.wire.errors import MalformedFrame
 from headrace.proxy.wire.walks.body import too_many_rows
 from headrace.quota_callbacks.api_keys import ApiKey
+from headrace.quota_callbacks.definitions import INT_MAX
 from headrace.quota_callbacks.relay_terms import RelayTerms
 
 if TYPE_CHECKING:
@@ -42,7 +43,6 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger("headrace.connection")
 
-INT32_MAX: Final = 2**31 - 1
 NS: Final = 1e9
 
 FIRST_AFTER: Final = 2
@@ -205,7 +205,7 @@ class NativeRelay:
         if terms.producer_ids is not None:
             self._producer_ids = terms.producer_ids
             seen_ids = data_plane.seen_ids(terms.producer_ids)
-        cap = INT32_MAX if terms.fetch_max_bytes is None else min(terms.fetch_max_bytes, INT32_MAX)
+        cap = INT_MAX if terms.fetch_max_bytes is None else min(terms.fetch_max_bytes, INT_MAX)
         state.client.suspend()
         upstream.suspend()
         self._progress = data_plane.engine.relay(

@@ -11,7 +11,7 @@ import math
 from dataclasses import replace
 from functools import partial
 from time import monotonic
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 import structlog
 
@@ -30,7 +30,7 @@ from headrace.proxy.hooks.slow_calls import SlowCalls
 from headrace.proxy.repeated_lines import RepeatedLines
 from headrace.proxy.wire.apis import READ_IN_FULL
 from headrace.quota_callbacks.api_keys import ApiKey
-from headrace.quota_callbacks.definitions import BUILTIN_SCHEMA
+from headrace.quota_callbacks.definitions import BUILTIN_SCHEMA, INT_MAX
 from headrace.quota_callbacks.entities import CONNECTION_CREATION_RATE, quota_key
 from headrace.quota_callbacks.error_codes import ErrorCode
 from headrace.quota_callbacks.hookspecs import PluginContext
@@ -52,8 +52,6 @@ if TYPE_CHECKING:
     from headrace.quota_callbacks.verdicts import Verdict
 
 log = structlog.get_logger("headrace.plugins")
-
-INT32_MAX: Final = 2**31 - 1
 
 
 class HookCalls:
@@ -179,7 +177,7 @@ class HookCalls:
             self._poll_resets()
         combined = self._collect_verdicts("request_received", calls, request, now_ms)
         cap = request.fetch_max_bytes
-        if cap is not None and not (isinstance(cap, int) and 0 <= cap <= INT32_MAX):
+        if cap is not None and not (isinstance(cap, int) and 0 <= cap <= INT_MAX):
             self._failed(
                 "request_received",
                 "a plugin",

@@ -6,7 +6,8 @@ import pytest
 
 from headrace.quota_callbacks.buckets.client_quotas import IDLE_EXPIRY_MS
 from headrace.quota_callbacks.buckets.sampled_rate import Window
-from headrace.quota_callbacks.builtin.byte_rate import FETCH, INT32_MAX, PRODUCE, SHARE_FETCH, ByteRate
+from headrace.quota_callbacks.builtin.byte_rate import FETCH, PRODUCE, SHARE_FETCH, ByteRate
+from headrace.quota_callbacks.definitions import INT_MAX
 from headrace.quota_callbacks.entities import QuotaKey
 from headrace.quota_callbacks.hookspecs import PluginContext
 from headrace.quota_callbacks.policies import EnforcementMode, QuotaPolicy
@@ -52,7 +53,7 @@ def test_fetch_is_charged_four_bytes_and_the_body(api_key: int, header_bytes: in
     assert throttle.throttle_ms == 1000
 
 
-@pytest.mark.parametrize(("limit", "cap"), [(1000, 10_000), (2**40, INT32_MAX)])
+@pytest.mark.parametrize(("limit", "cap"), [(1000, 10_000), (2**40, INT_MAX)])
 def test_a_fetch_may_ask_for_a_window_less_one_sample(limit: int, cap: int) -> None:
     rig = Rig(QuotaKey.CONSUMER_BYTE_RATE, limit)
     request = rig.request(FETCH, 100)
