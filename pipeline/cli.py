@@ -91,8 +91,8 @@ def pipeline() -> None:
     job reads its tables from there and writes its results there. docs/pipeline.md describes all jobs.
 
     The exit status is 0 if the job is done, even if there was nothing to do; 1 if the job cannot be done, for the
-    reason in its message; 2 for wrong options; and 75 if another job changed the same tables at the same time, so that
-    this one can be run again.
+    reason in its message; 2 for wrong options; and 75 if the job can be run again: another one changed the same tables
+    at the same time, or a signal stopped ingest.
     """
 
 

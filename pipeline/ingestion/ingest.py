@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Any, Final
 from pyspark.sql import functions as sf
 
 from headrace.pipeline.errors import ConflictError, PipelineError
-from headrace.pipeline.ingestion.batches import LATE, Batch, quarantine, with_action
+from headrace.pipeline.ingestion.batches import LATE, MARK, NEW, Batch, quarantine, with_action
 from headrace.pipeline.ingestion.parsing import parse
 from headrace.pipeline.ingestion.sources import as_pipeline_error, checkpoint_name
-from headrace.pipeline.ingestion.watermark import Watermark, later
+from headrace.pipeline.ingestion.watermark import Watermark
 from headrace.pipeline.lake import schemas
 from headrace.pipeline.lake.retained import removed_before
 from headrace.pipeline.lake.spark_errors import cause_of
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from headrace.pipeline.ingestion.sources import Source
     from headrace.pipeline.lake.tables import Lake
 
+MERGE_ATTEMPTS: Final = 5
 STOP_CHECK_S: Final = 1
 """Interval in which a running stream checks whether it has to stop."""
 
@@ -96,6 +97,8 @@ class Ingest:
         self._watermark = Watermark(lake)
         self._failed: PipelineError | None = None
         self._stopping = False
+        self.was_stopped = False
+        """Whether the run has ended before it had read what existed at its start."""
         self.outcome = Outcome()
 
     def run(self, source: Source, *, follow_s: float | None = None) -> Outcome:
@@ -107,7 +110,9 @@ class Ingest:
         """
         name = checkpoint_name(source, self._lake.spark)
         self._run(source, name, {"availableNow": True}, self.ingest_batch)
-        if not self._stopping:
+        if self._stopping:
+            self.was_stopped = True
+        else:
             self._end_run(name)
             if not self.outcome.lines and (nothing := source.describe_empty(self._lake.spark)):
                 self._on_progress(nothing)
@@ -118,11 +123,6 @@ class Ingest:
     def stop(self) -> None:
         """Make `run` return within about a second; the next run repeats an unfinished batch. Signal-safe."""
         self._stopping = True
-
-    @property
-    def was_stopped(self) -> bool:
-        """Whether `stop` was called."""
-        return self._stopping
 
     def ingest_batch(self, name: str, batch: DataFrame, number: int) -> None:
         """Ingest one batch of records (`parsing.parse`) of the run with the checkpoint ``name``; may be repeated."""
@@ -144,16 +144,15 @@ class Ingest:
         """
         lines_kept = self._lake.read("quarantine", schemas.QUARANTINE).where(sf.col("value").isNotNull())
         was_late = sf.col("reason").startswith(f"{LATE}: ")
-        before = self._watermark.second()  # a call that was killed is not continued, but made again
-        newest = None
+        before = self._watermark.second()  # a call that was killed is not continued: what is left is tried anew
         for lines, open_from in (
             (lines_kept.where(~was_late), 0),
             (lines_kept.where(was_late), self._open_from(before)),
         ):
             parsed = parse(lines.select("value", "origin")).withColumn("line", sf.col("value"))
-            newest = later(newest, self._write_new(parsed, open_from, are_quarantined=True))
+            newest = self._write_new(parsed, open_from, are_quarantined=True)
+            self._watermark.move("quarantine", newest, before)
             self.outcome.batches += 1
-        self._watermark.move("quarantine", newest, before)
         self._watermark.end("quarantine")
         return self.outcome
 
@@ -223,9 +222,15 @@ class Ingest:
         since = self._open_from(state.before)
         until = self._open_from(self._watermark.second_after(name))
         if state.running and until > since and self._lake.has("usage"):
-            with contextlib.suppress(ConflictError):  # an ingest of another source merges the same hours
-                self._lake.compact("usage", condition=f"({_before(until)}) AND NOT ({_before(since)})")
+            self._merge(f"({_before(until)}) AND NOT ({_before(since)})")
         self._watermark.end(name)
+
+    def _merge(self, hours: str) -> None:
+        """Merge the files of these hours, unless ingests of other sources merge them all the time."""
+        for _ in range(MERGE_ATTEMPTS):
+            with contextlib.suppress(ConflictError):
+                self._lake.compact("usage", condition=hours)
+                return
 
     def _open_from(self, newest: int | None) -> int:
         """Return the first second that is not final."""
@@ -240,8 +245,9 @@ class Ingest:
         lines = with_action(parsed, open_from, self._now_s(), kept_from).persist()
         try:
             written = Batch(self._lake, lines).write(are_quarantined=are_quarantined)
-            if are_quarantined and written.lines > sum(written.rejected.values()):
-                stored = lines.where(sf.col("fault").isNull()).select("origin", sf.col("line").alias("value"))
+            if are_quarantined and written.lines > written.removed + sum(written.rejected.values()):
+                is_stored = sf.col("action").isin(NEW, MARK)
+                stored = lines.where(is_stored).select("origin", sf.col("line").alias("value"))
                 with contextlib.suppress(ConflictError):  # the next call removes them
                     self._lake.remove_equal("quarantine", stored)
         finally:

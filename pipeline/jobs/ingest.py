@@ -92,10 +92,10 @@ def command(
         with _stopping_on_signals(ingest):
             outcome = ingest.run(source, follow_s=follow)
     report_progress(outcome.summary())
-    if follow is None and ingest.was_stopped:
-        raise StoppedError("a signal stopped ingest before it had read everything; the next run continues")
     for reason, count in sorted(outcome.quarantined.items(), key=lambda each: -each[1]):
         report_progress(f"  quarantined: {count:,} x {reason}")
+    if follow is None and ingest.was_stopped:
+        raise StoppedError("a signal stopped ingest before it had read everything; the next run continues")
     return dataclasses.asdict(outcome)
 
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import click
 from pyspark.sql import functions as sf
 
+from headrace.pipeline.analysis.prices import UNKNOWN_CLUSTER
 from headrace.pipeline.analysis.usage import only_cluster
 from headrace.pipeline.cli import CLUSTER, LAKE, day_options, job_options
 from headrace.pipeline.lake import schemas
@@ -94,17 +95,18 @@ def _only_cluster(lake: Lake, first: date | None, last: date | None) -> str | No
     for table in ("usage", "chargeback", "anomalies"):
         if lake.has(table):
             rows = of_days(lake.read(table, TABLES[table]), first, last)
+            rows = rows.where(sf.coalesce("cluster", sf.lit("")) != UNKNOWN_CLUSTER)
             if (found := only_cluster(rows, f"the table {table}")) is not None:
                 return found
     return None
 
 
 def _read(lake: Lake, table: str, schema: StructType, cluster: str | None) -> DataFrame:
-    """Return the rows of one cluster, and those of all clusters or of versions that did not distinguish them; of
-    usage, all rows."""
+    """Return the rows of one cluster, of none that is known, of all clusters, and of versions that did not distinguish
+    them; of usage, all rows."""
     if table in schemas.OF_ONE_CLUSTER:
         return lake.read_of_cluster(table, schema, cluster)
     whole = lake.read(table, schema)
     if cluster is None or table == "usage" or "cluster" not in schema.names:
         return whole
-    return whole.where((sf.col("cluster") == cluster) | sf.col("cluster").isNull())
+    return whole.where(sf.col("cluster").isin(cluster, UNKNOWN_CLUSTER) | sf.col("cluster").isNull())

@@ -96,8 +96,9 @@ def command(
     """Sum usage by hour and day, cluster, sender and team; with --prices, write a bill for each cluster and team.
 
     Only days whose usage has changed are rolled up. Only the bills of periods with such days, and bills that do not
-    exist yet, are written; --again rolls up and writes all. The rows of a day whose usage was removed are kept. A bill
-    is for all rolled up days of its period, if the period contains one of the selected days.
+    exist yet, are written; --again rolls up and writes all. The rows of a day whose usage was removed are kept, as are
+    bills of periods of which rolled up days were removed. A bill is for all rolled up days of its period, if the period
+    contains one of the selected days.
     """
     if output is not None and prices is None:
         raise click.UsageError("--output is the file for the bills, which require --prices")

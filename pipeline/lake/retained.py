@@ -1,7 +1,8 @@
 """The days before which rows were removed, by table: a small file of the lake, which ``headrace pipeline retain``
 writes.
 
-Jobs that look for gaps read it: what was removed is not missing.
+It is read by jobs that look for gaps, since what was removed is not missing, by ingest, which does not add it again,
+and by rollup, which writes no bills of a part of a period.
 """
 
 from __future__ import annotations

@@ -17,7 +17,9 @@ have a limited number of bars, and tables have only the largest rows, followed b
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from pyspark.sql import functions as sf
@@ -48,6 +50,10 @@ SECTIONS: Final = {
     "quality": "Data quality",
 }
 """The titles of the sections by their anchors, in the order of the page."""
+
+
+AT_ONCE: Final = 2
+"""Number of sections that are made at the same time: a query for few rows uses one processor."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,15 +105,27 @@ def report(
 def _sections(
     tables: Mapping[str, DataFrame], days: Days, recorded: DataFrame | None, kept_from: date | None
 ) -> Iterator[Section]:
-    contents = dict(_of_usage(days.of(tables["usage"], "date")) if "usage" in tables else _without_usage())
-    for table, (anchor, made, column) in _MADE_BY_JOBS.items():
-        if table not in tables:
-            contents[anchor] = _absent(table)
-        else:
-            frame = tables[table]
-            contents[anchor] = made(days.of(frame, column) if column in frame.columns else frame)
     recorded = tables.get("usage") if recorded is None else recorded
-    contents["quality"] = quality.quality(recorded, tables.get("marks"), tables.get("quarantine"), kept_from)
+
+    def of_usage() -> dict[str, Content]:
+        return dict(_of_usage(days.of(tables["usage"], "date")) if "usage" in tables else _without_usage())
+
+    def of_table(table: str) -> dict[str, Content]:
+        anchor, made, column = _MADE_BY_JOBS[table]
+        if table not in tables:
+            return {anchor: _absent(table)}
+        frame = tables[table]
+        return {anchor: made(days.of(frame, column) if column in frame.columns else frame)}
+
+    def of_quality() -> dict[str, Content]:
+        return {"quality": quality.quality(recorded, tables.get("marks"), tables.get("quarantine"), kept_from)}
+
+    contents: dict[str, Content] = {}
+    with ThreadPoolExecutor(AT_ONCE) as threads:
+        for found in threads.map(
+            lambda make: make(), [of_usage, *(partial(of_table, each) for each in _MADE_BY_JOBS), of_quality]
+        ):
+            contents |= found
     for anchor, title in SECTIONS.items():
         yield Section(anchor=anchor, title=title, content=contents[anchor])
 

@@ -203,7 +203,7 @@ class WholeRequests:
         refusal = self._refusals.pop(exchange, None)
         if refusal is None and must_authorize(state, exchange):
             exchange.arrived = True
-            if len(frame) > head.body_at + AT_ONCE_BYTES or takes_long(state):
+            if len(frame) > head.body_at + AT_ONCE_BYTES or takes_long(state, exchange):
                 self.pending = Pending(exchange, head, frame, enforced=False, authorized=False)
             else:
                 found = finish(authorize_in_steps(state, exchange, head, frame, None))

@@ -30,7 +30,7 @@ struct Authority {
 }
 
 impl Authority {
-    /// Its time, and whether it is for certificates of servers, or of clients, as OpenSSL checks all of a chain.
+    /// Checks the time, and that it may issue certificates of servers, or of clients, as OpenSSL does for each of a chain.
     fn check(&self, now: UnixTime, is_server: bool) -> Result<(), CertificateError> {
         let now_s = now.as_secs() as i64;
         if now_s < self.valid.0 {

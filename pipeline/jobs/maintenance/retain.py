@@ -62,10 +62,14 @@ def command(*, spark: SparkOptions, lake: str, days: dict[str, int]) -> Result:
     tables = open_lake("retain", spark, lake)
     today = datetime.now(UTC).date()
     first_kept = {table: today - timedelta(days=number) for table, number in days.items()}
-    note_removed(tables, first_kept)  # before: what is missing then is not taken for a gap
     old = {table: f"{DAY_COLUMNS.get(table, 'date')} < '{day}'" for table, day in first_kept.items()}
     if "marks" in old:
         old["marks"] += f" AND kind <> '{Kind.END.value}'"
+    has_old = {
+        table for table in old if tables.has(table) and not tables.table(table).toDF().where(old[table]).isEmpty()
+    }
+    # Before: what is missing then is not taken for a gap.
+    note_removed(tables, {table: day for table, day in first_kept.items() if table in has_old})
     removed = {table: _remove(tables, table, old[table]) for table in old.keys() - set(RELEASED)}
     # Also without rows to remove: files of the released versions that a killed job has replaced would be removed below.
     with tables.release() as draft:

@@ -111,16 +111,17 @@ def passes_unread(state: ConnectionState, exchange: Exchange, head: RequestHead,
     """
     if exchange.api_key in HANDSHAKE_APIS:
         return True
-    if state.authorized_s != exchange.received_s:
-        state.authorized_s, state.authorized_rows = exchange.received_s, 0
-    passes = not takes_long(state) and _is_allowed_unread(state, exchange, head, frame)
+    passes = not takes_long(state, exchange) and _is_allowed_unread(state, exchange, head, frame)
     if passes:
         _count_allowed(state, exchange, {})
     return passes
 
 
-def takes_long(state: ConnectionState) -> bool:
-    """Return whether the requests that have been authorized in this step have so many rows that others must wait."""
+def takes_long(state: ConnectionState, exchange: Exchange) -> bool:
+    """Return whether the requests that were authorized in the step of ``exchange`` have so many rows that it must
+    wait."""
+    if state.authorized_s != exchange.received_s:
+        state.authorized_s, state.authorized_rows = exchange.received_s, 0
     return state.authorized_rows > ROWS_A_STEP
 
 
@@ -168,12 +169,10 @@ def authorize_in_steps(
         return (yield from deny_in_steps(state, exchange, ErrorCode.DELEGATION_TOKEN_REQUEST_NOT_ALLOWED, body))
     if api_key != ApiKey.ALTER_CLIENT_QUOTAS:  # nothing of it is read, and it may have more rows than others
         yield from check_rows_in_steps(state, exchange, body)
-    # whoever may have tokens may have its own (KafkaApis.handleCreateTokenRequest)
-    own_tokens = (Action(Operation.CREATE_TOKENS, ResourceType.USER, f"User:{state.info.user}"),)
     requirements = yield from requirements_in_steps(api_key, version, body, state.shared.topic_names.name)
     if requirements.unknown_ids and answers is None:
         return Question(topics=requirements.unknown_ids)
-    denied = yield from _denied_in_steps(state, [each for each in requirements.found if each.any_of != own_tokens])
+    denied = yield from _denied_in_steps(state, _without_own_tokens(state, api_key, requirements.found))
     whole: Question | int | None = _whole_error(api_key, denied)
     if whole is None:
         whole = yield from _further_error(state, exchange, body, answers)
@@ -255,6 +254,16 @@ def _denied(state: ConnectionState, requirements: Sequence[Requirement]) -> list
     return denied
 
 
+def _without_own_tokens(
+    state: ConnectionState, api_key: int, requirements: Sequence[Requirement]
+) -> Sequence[Requirement]:
+    """Leave out the permission to request a token for oneself (``KafkaApis.handleCreateTokenRequest``)."""
+    if api_key != ApiKey.CREATE_DELEGATION_TOKEN:
+        return requirements
+    own = (Action(Operation.CREATE_TOKENS, ResourceType.USER, f"User:{state.info.user}"),)
+    return [each for each in requirements if each.any_of != own]
+
+
 def _denied_in_steps(state: ConnectionState, requirements: Sequence[Requirement]) -> Steps[list[Requirement]]:
     """Return the requirements that are not met, asking the plugins about some at a time."""
     denied: list[Requirement] = []
@@ -330,8 +339,8 @@ def _without_creation(
 ) -> Steps[bytes | Question]:
     """Keep a Metadata request from creating topics that its sender may not create.
 
-    Those of them that do not exist are taken out of the request (``rows``). If there are no others, it need not be
-    known which exist: from version 4 on, a request can say that it creates none.
+    From version 4 on, a request can say that it creates none, which suffices unless it names a topic that does not
+    exist and may be created. Otherwise those that do not exist and may not be created are taken out of it (``rows``).
     """
     version = exchange.api_version
     named = yield from read_auto_creation(version, memoryview(frame)[head.body_at :])
@@ -339,15 +348,14 @@ def _without_creation(
     missing = yield from _may_not_create(state, names)
     if not missing:
         return frame
-    has_others = len(missing) < len(names) and (answers is None or answers.unknown_names is not None)
-    if version >= AUTO_CREATION_FROM and not has_others:
+    may_say_so = version >= AUTO_CREATION_FROM
+    if answers is None and (not may_say_so or len(missing) < len(names)):
+        return Question(topics=tuple(names if may_say_so else missing))
+    unknown_names = frozenset() if answers is None else answers.unknown_names or frozenset()
+    rows |= {name: ErrorCode.UNKNOWN_TOPIC_OR_PARTITION for name in missing if name in unknown_names}
+    if may_say_so and all(name in rows for name in names if name in unknown_names):
         body = yield from without_auto_creation(version, frame[head.body_at :])
         return framed(frame[LENGTH_BYTES : head.body_at] + body)
-    if answers is None:
-        return Question(topics=tuple(missing))
-    for name in missing:
-        if name in (answers.unknown_names or ()):
-            rows[name] = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     return frame
 
 

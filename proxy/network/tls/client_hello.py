@@ -13,8 +13,8 @@ from typing import Final
 from headrace.proxy.errors import ClientFault
 
 MAX_EXTENSIONS: Final = 100
-"""The most extensions of a ClientHello. Clients send 10 to 25, and less than 70 are registered; 4,000 in one record
-would take 4 ms."""
+"""The most extensions of a ClientHello that are looked at. Clients send 10 to 25, and fewer than 70 are registered;
+4,000 in one record would take 4 ms."""
 
 _CLIENT_HELLO: Final = 1
 _SERVER_NAME: Final = 0
@@ -27,7 +27,7 @@ def server_name(record: bytes) -> str | None:
     """Return the host name in a record that begins with a ClientHello.
 
     ``None`` if there is none, if the message goes on in another record, or if it is malformed, which OpenSSL refuses.
-    Raises `ClientFault` if it has more than `MAX_EXTENSIONS` extensions.
+    Raises `ClientFault` if there is no name among the first `MAX_EXTENSIONS` extensions, and there are more.
     """
     if len(record) < _BEFORE_SESSION_ID or record[5] != _CLIENT_HELLO:
         return None

@@ -57,8 +57,8 @@ KEYS_S: Final = 86_400.0
 (RFC 9325, section 3.4)."""
 _FIRST_PAUSE_S: Final = 5.0
 _LONGEST_PAUSE_S: Final = 300.0
-"""Time between two attempts to use files that could not be used twice, and have not changed since: reading them may run
-a command for a password. It doubles with each attempt."""
+"""Time between two attempts to use files that could not be used in two attempts, and have not changed since: reading
+them may run a command for a password. It doubles with each attempt."""
 _TICKETS: Final = 1
 """Session tickets for each full handshake of TLS 1.3. A client reconnects with one; OpenSSL's default is two."""
 

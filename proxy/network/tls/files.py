@@ -49,7 +49,7 @@ _REFUSED: Final = {
 }
 """Explanations of the reasons for which OpenSSL refuses a certificate with its key, by OpenSSL's names."""
 
-FileState = tuple[tuple[int, int, int] | None, ...]
+FileState = tuple[tuple[int, int, int, int] | None, ...]
 
 
 class TlsFileError(Exception):
@@ -167,16 +167,17 @@ def load_authorities(
 
 
 def state_of(files: Sequence[str]) -> FileState:
-    """Return what changes when one of the files is replaced or written to; ``None`` for one that is missing."""
+    """Return what changes when one of the files is replaced or written to, or its permissions change; ``None`` for one
+    that is missing."""
     return tuple(map(_state, files))
 
 
-def _state(file: str) -> tuple[int, int, int] | None:
+def _state(file: str) -> tuple[int, int, int, int] | None:
     try:
         status = Path(file).stat()
     except OSError:
         return None
-    return status.st_ino, status.st_size, status.st_mtime_ns
+    return status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns
 
 
 def _is_pkcs12(file: str) -> bool:

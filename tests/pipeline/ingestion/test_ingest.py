@@ -30,6 +30,8 @@ from tests.pipeline.records import NOON, record, usage, write_lines
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
+STATISTICS = "spark.databricks.delta.stats.collect"
+
 
 # --- what is a record ---
 
@@ -201,7 +203,20 @@ def test_an_hour_has_one_file_of_a_batch_or_several_if_it_has_many_records(
     assert sequences(lake) == list(range(16))
 
 
-def test_a_lost_checkpoint_doubles_nothing(lake: Lake, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("ranges", "statistics"), [(0, "false"), (50, "false"), (50, "true")])
+def test_a_lost_checkpoint_doubles_nothing(
+    lake: Lake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ranges: int, statistics: str
+) -> None:
+    """Whether stored records are found by a join, by a condition, or by a condition and statistics of the files."""
+    monkeypatch.setattr(batches, "MAX_RANGES", ranges)
+    lake.spark.conf.set(STATISTICS, statistics)
+    try:
+        assert_doubles_nothing(lake, tmp_path)
+    finally:
+        lake.spark.conf.set(STATISTICS, "false")
+
+
+def assert_doubles_nothing(lake: Lake, tmp_path: Path) -> None:
     write_lines(tmp_path / "in" / "usage-a-1.jsonl", record(sequence=1), "broken", record(sequence=2))
     take_in(lake, tmp_path / "in")
     before = kept(lake)

@@ -209,25 +209,29 @@ async def test_metadata_creates_no_topic_without_permission(autojump_clock: Mock
         assert {row["name"]: row["error_code"] for row in rows} == {"seen": 0, "theirs": 29}
 
 
-@pytest.mark.parametrize("exists", [True, False])
-async def test_metadata_creates_the_topics_that_may_be_created(autojump_clock: MockClock, *, exists: bool) -> None:
+@pytest.mark.parametrize(
+    ("unknown", "forwarded"),
+    [(["mine"], ["mine", "seen"]), (["mine", "seen"], ["mine"]), (["seen"], ["mine"]), ([], ["mine", "seen"])],
+)
+async def test_metadata_creates_the_topics_that_may_be_created(
+    autojump_clock: MockClock, unknown: list[str], forwarded: list[str]
+) -> None:
     async with book() as script:
         names = [{"name": name} for name in ("mine", "seen", "theirs")]
         await script.client.sends(request(ApiKey.METADATA, 9, topics=names))
         await script.upstream.wait_for_dial(1)
         question = asked(await script.broker.receives(), ApiKey.METADATA, 4)
-        assert [row["name"] for row in question["topics"]] == ["seen"]
+        assert [row["name"] for row in question["topics"]] == ["mine", "seen"]
         assert question["allow_auto_topic_creation"] is False
-        await script.broker.sends(
-            reply(ApiKey.METADATA, 4, topics=[{"name": "seen", "error_code": 0 if exists else 3}])
-        )
+        found = [{"name": name, "error_code": 3 if name in unknown else 0} for name in ("mine", "seen")]
+        await script.broker.sends(reply(ApiKey.METADATA, 4, topics=found))
         went_on = asked(await script.broker.receives(), ApiKey.METADATA, 9)
-        forwarded = ["mine", "seen"] if exists else ["mine"]
         assert [row["name"] for row in went_on["topics"]] == forwarded
-        assert went_on["allow_auto_topic_creation"] is True
+        assert went_on["allow_auto_topic_creation"] is ("mine" in unknown)
         await script.broker.sends(reply(ApiKey.METADATA, 9, topics=[{"name": name} for name in forwarded]))
         rows = read_reply(ApiKey.METADATA, 9, await script.client.receives())["topics"]
-        assert {row["name"]: row["error_code"] for row in rows} == {"mine": 0, "seen": 0 if exists else 3, "theirs": 29}
+        seen = 0 if "seen" in forwarded else 3
+        assert {row["name"]: row["error_code"] for row in rows} == {"mine": 0, "seen": seen, "theirs": 29}
 
 
 async def test_old_metadata_requests_leave_out_what_they_would_create(autojump_clock: MockClock) -> None:
