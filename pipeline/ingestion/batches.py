@@ -63,7 +63,7 @@ def with_action(parsed: DataFrame, open_from: int, now: int, kept_from: date | N
     ``fault`` is then the reason. ``value`` is kept only for lines that may go to the quarantine.
     """
     second, is_right, is_usage = sf.col("second"), sf.col("fault").isNull(), sf.col("kind") == Kind.USAGE.value
-    first_s = 0 if kept_from is None else int(datetime.combine(kept_from, time(), UTC).timestamp())
+    first_s = 0 if kept_from is None else _first_second(kept_from, 0)
     is_removed = is_right & is_usage & (second < first_s)
     is_ahead, is_late = second > now + MAX_AHEAD_S, is_usage & (second < open_from) & ~is_removed
     why_ahead = (
@@ -109,6 +109,8 @@ class Written:
     """Number of lines, by reason."""
     newest: int | None = None
     """The newest second of usage records of hours that are not final."""
+    oldest: int | None = None
+    """The first second of the oldest of these hours."""
 
     @property
     def duplicates(self) -> int:
@@ -160,6 +162,7 @@ class Batch:
             removed=self._count(REMOVED),
             rejected=rejected,
             newest=max((row.newest for row in self._rows if row.action == NEW), default=None),
+            oldest=min((_first_second(row.date, row.hour) for row in self._rows if row.action == NEW), default=None),
         )
 
     def _of(self, action: str) -> DataFrame:
@@ -288,6 +291,10 @@ def _is_at(day: date, hours: Collection[int] | None) -> Column:
     """
     is_at = sf.col("date") == sf.lit(day)
     return is_at if hours is None else is_at & sf.col("hour").isin(sorted(hours))
+
+
+def _first_second(day: date, hour: int) -> int:
+    return int(datetime.combine(day, time(hour), UTC).timestamp())
 
 
 def _kind_of_fault() -> Column:

@@ -5,7 +5,6 @@ Called by `ingest`; does not read the lake. Converts columns to columns, without
 
 from __future__ import annotations
 
-import functools
 from typing import TYPE_CHECKING
 
 from pyspark.sql import functions as sf
@@ -23,15 +22,10 @@ def check(rows: DataFrame) -> DataFrame:
 
     ``value`` is null for a row without a fault, since its text costs more than all else here; `text` returns it.
     """
-    with_fault = rows.select("origin", *schemas.RECORD.names, _fault(usage_records.SCHEMA_VERSION))
+    fault = first_fault(str, usage_records.SCHEMA_VERSION, "true").alias("fault")
+    with_fault = rows.select("origin", *schemas.RECORD.names, fault)
     value = sf.when(sf.col("fault").isNotNull(), text()).alias("value")
     return with_fault.select(value, "origin", *schemas.RECORD.names, "fault")
-
-
-@functools.cache
-def _fault(newest_schema: int) -> Column:
-    columns = {name: sf.col(name) for name in schemas.RECORD.names}
-    return first_fault(columns, newest_schema, sf.lit(True)).alias("fault")
 
 
 def text() -> Column:

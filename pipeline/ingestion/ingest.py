@@ -96,6 +96,8 @@ class Ingest:
         self._now_s = now_s
         self._watermark = Watermark(lake)
         self._failed: PipelineError | None = None
+        self._oldest: int | None = None
+        """The first second of the oldest hour that this run has written; ``None`` if it has written none."""
         self._stopping = False
         self.was_stopped = False
         """Whether the run has ended before it had read what existed at its start."""
@@ -126,8 +128,13 @@ class Ingest:
 
     def ingest_batch(self, name: str, batch: DataFrame, number: int) -> None:
         """Ingest one batch of records (`parsing.parse`) of the run with the checkpoint ``name``; may be repeated."""
+        if self._watermark.of(name).running and not self.outcome.batches:
+            self._oldest = 0  # a run that was killed goes on, and has written any hours
         before = self._watermark.begin(name)
-        self._watermark.move(name, self._write_new(batch, self._open_from(before)), before)
+        written = self._write_new(batch, self._open_from(before))
+        if written.oldest is not None:
+            self._oldest = written.oldest if self._oldest is None else min(self._oldest, written.oldest)
+        self._watermark.move(name, written.newest, before)
         self.outcome.batches += 1
         self._on_progress(f"batch {number}: {self.outcome.summary()} so far")
 
@@ -150,8 +157,8 @@ class Ingest:
             (lines_kept.where(was_late), self._open_from(before)),
         ):
             parsed = parse(lines.select("value", "origin")).withColumn("line", sf.col("value"))
-            newest = self._write_new(parsed, open_from, are_quarantined=True)
-            self._watermark.move("quarantine", newest, before)
+            written = self._write_new(parsed, open_from, are_quarantined=True)
+            self._watermark.move("quarantine", written.newest, before)
             self.outcome.batches += 1
         self._watermark.end("quarantine")
         return self.outcome
@@ -221,7 +228,8 @@ class Ingest:
         state = self._watermark.of(name)
         since = self._open_from(state.before)
         until = self._open_from(self._watermark.second_after(name))
-        if state.running and until > since and self._lake.has("usage"):
+        has_new = since or self._oldest is None or self._oldest < until  # before the first final hour, all are its own
+        if state.running and has_new and until > since and self._lake.has("usage"):
             self._merge(f"({_before(until)}) AND NOT ({_before(since)})")
         self._watermark.end(name)
 
@@ -239,8 +247,8 @@ class Ingest:
         oldest = newest - self._watermark_s
         return oldest - oldest % 3600
 
-    def _write_new(self, parsed: DataFrame, open_from: int, *, are_quarantined: bool = False) -> int | None:
-        """Write the new rows to the tables; return the newest second of the usage records of open hours."""
+    def _write_new(self, parsed: DataFrame, open_from: int, *, are_quarantined: bool = False) -> Written:
+        """Write the new rows to the tables."""
         kept_from = removed_before(self._lake).get("usage")
         lines = with_action(parsed, open_from, self._now_s(), kept_from).persist()
         try:
@@ -253,7 +261,7 @@ class Ingest:
         finally:
             lines.unpersist()
         self.outcome.add(written)
-        return written.newest
+        return written
 
     def _checkpoint(self, name: str) -> str:
         path = self._lake.path(f"_checkpoints/{name}")
