@@ -50,13 +50,17 @@ def first_fault(of: Callable[[str], str], newest_schema: int, has_form: str, *of
     return sf.expr(f"CASE {plain} {' '.join(f'WHEN {condition} THEN {why}' for condition, why in faults)} END")
 
 
+def _of_usage(of: Callable[[str], str]) -> str:
+    return f"{of('kind')} = '{Kind.USAGE.value}'"
+
+
 def _is_plain(of: Callable[[str], str], newest_schema: int) -> str:
     """Return whether a record is valid as most are: of usage without a throttle or refusal. Null is as false.
 
     One condition takes a fraction of the time of all conditions for faults.
     """
     conditions = [
-        f"{of('kind')} = '{Kind.USAGE.value}'",
+        _of_usage(of),
         f"{of('schema')} BETWEEN 1 AND {newest_schema}",
         f"{of('instance')} <> ''",
         f"{of('sequence')} BETWEEN 0 AND {MAX_LOST}",
@@ -87,7 +91,7 @@ def _faults_of_columns(of: Callable[[str], str]) -> list[tuple[str, str]]:
     """Return conditions for a kind, identity, second or API that is missing or out of range."""
     kind, sequence, second, api_key = map(of, ("kind", "sequence", "second", "api_key"))
     kinds = [kind.value for kind in Kind]
-    with_second, of_usage = f"{kind} <> '{Kind.END.value}'", f"{kind} = '{Kind.USAGE.value}'"
+    with_second, of_usage = f"{kind} <> '{Kind.END.value}'", _of_usage(of)
     years = f"{FIRST_SECOND} (2020-01-01 UTC) to {LAST_SECOND}"
     return [
         (f"{kind} IS NULL", "'no kind'"),
@@ -116,7 +120,7 @@ def _faults_of_columns(of: Callable[[str], str]) -> list[tuple[str, str]]:
 
 def _faults_of_numbers(of: Callable[[str], str]) -> list[tuple[str, str]]:
     """Return conditions for numbers that are missing, negative or too large. Spark orders NaN above all numbers."""
-    of_usage = f"{of('kind')} = '{Kind.USAGE.value}'"
+    of_usage = _of_usage(of)
     most = f"CASE WHEN {of_usage} THEN {MAX_PER_RECORD} ELSE {MAX_LOST} END"
     faults = []
     for name in (*schemas.COUNTS, *schemas.TIMES, "records"):

@@ -228,7 +228,8 @@ class Ingest:
         state = self._watermark.of(name)
         since = self._open_from(state.before)
         until = self._open_from(self._watermark.second_after(name))
-        has_new = since or self._oldest is None or self._oldest < until  # before the first final hour, all are its own
+        # If no hour was final before, the hours to merge are those that this run has written.
+        has_new = since > 0 or self._oldest is None or self._oldest < until
         if state.running and has_new and until > since and self._lake.has("usage"):
             self._merge(f"({_before(until)}) AND NOT ({_before(since)})")
         self._watermark.end(name)

@@ -51,7 +51,7 @@ class Watermark:
 
     def second_after(self, source: str) -> int | None:
         """Return what `second` will be when the run of a source has ended. Raises `OutputError`."""
-        return later(self.second(), self.of(source).newest)
+        return _later(self.second(), self.of(source).newest)
 
     def begin(self, source: str) -> int | None:
         """Begin a run, or continue one that was killed; return the watermark that applies to it."""
@@ -67,7 +67,7 @@ class Watermark:
         Another run of the same source may have ended meanwhile, so that the file does not have ``before`` any more.
         """
         state = self.of(source)
-        newest = later(state.newest, newest)
+        newest = _later(state.newest, newest)
         if newest != state.newest:
             self.write(source, SourceState(second=state.second, running=True, before=before, newest=newest))
 
@@ -75,7 +75,7 @@ class Watermark:
         """Mark the run as ended; do nothing if there is none."""
         state = self.of(source)
         if state.running:
-            self.write(source, SourceState(second=later(state.second, state.newest)))
+            self.write(source, SourceState(second=_later(state.second, state.newest)))
 
     def of(self, source: str) -> SourceState:
         """Return the state of a source. Raises `OutputError` if its file is damaged."""
@@ -108,8 +108,7 @@ def _file_of(source: str) -> str:
     return f"{source}.json"
 
 
-def later(one: int | None, other: int | None) -> int | None:
-    """Return the later one of two seconds, of which both may be unknown."""
+def _later(one: int | None, other: int | None) -> int | None:
     return max((second for second in (one, other) if second is not None), default=None)
 
 

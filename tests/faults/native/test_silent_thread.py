@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from headrace.proxy.data_plane.native import EXTENSION, is_installed
 from headrace.proxy.data_plane.thread_watch import SILENT_S
 from testbed.proxy_process import ProxyProcess
 from tests.faults import messages
@@ -22,21 +21,17 @@ from tests.faults.fake_broker import HEARTBEAT_REPLY, FakeBroker
 from tests.faults.raw_client import RawClient
 from tests.faults.service_manager import WATCHDOG_S, Receiver
 from tests.faults.waiting import wait_until, wait_until_steady
+from tests.security.planes import NATIVE, NEEDS_ENGINE, warm_up
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-pytestmark = [
-    pytest.mark.exhaustive,
-    pytest.mark.skipif(not is_installed(), reason=f"{EXTENSION} is not built"),
-]
+pytestmark = [pytest.mark.exhaustive, NEEDS_ENGINE]
 
 DETACH, SEIZE, INTERRUPT = 17, 0x4206, 0x4207
 """Requests of <sys/ptrace.h>."""
 WALL = 0x40000000
 """The option of waitpid(2) for threads of other processes."""
-NATIVE_AFTER = 10
-"""Answered requests after which a connection is certainly relayed natively."""
 PROBES = ("/readyz", "/livez")
 THREADS = ("--data-plane", "native", "--data-plane-threads", "2")
 
@@ -64,10 +59,6 @@ def stopped(pid: int, name: str) -> Iterator[None]:
             os.waitpid(number, WALL)
 
 
-def beat(client: RawClient) -> bytes:
-    return client.call(messages.HEARTBEAT, 1, messages.heartbeat_body())
-
-
 def test_a_thread_that_hangs_is_reported_until_it_answers(tmp_path: Path) -> None:
     receiver = Receiver(str(tmp_path / "notify"))
     with (
@@ -77,10 +68,7 @@ def test_a_thread_that_hangs_is_reported_until_it_answers(tmp_path: Path) -> Non
         RawClient(proxy.port) as one,
         RawClient(proxy.port) as other,
     ):
-        for client in (one, other):
-            for _ in range(NATIVE_AFTER):
-                assert beat(client) == HEARTBEAT_REPLY
-        assert proxy.metric("headrace_native_connections") == 2
+        warm_up(proxy, NATIVE, one, other)
         with stopped(proxy.pid, "headrace-data-0"):
             line = proxy.wait_for_log("data plane thread does not answer")
             assert "thread=0" in line
@@ -103,7 +91,7 @@ def test_a_thread_that_hangs_is_reported_until_it_answers(tmp_path: Path) -> Non
         proxy.wait_for_log("data plane thread answers again")
         assert [status for status, _ in map(proxy.get, PROBES)] == [200, 200]
         before = len(receiver.messages())
-        wait_until(lambda: len(receiver.messages()) > before, "systemd is told that it runs")
+        wait_until(lambda: len(receiver.messages()) > before, "systemd is notified that it runs")
 
 
 def is_answered(client: RawClient) -> bool:
@@ -117,9 +105,7 @@ def test_a_proxy_whose_thread_hangs_ends_all_the_same() -> None:
     config = '[shutdown]\ndrain_timeout = "1s"\n'
     with FakeBroker({}) as broker, ProxyProcess(broker.address, config=config, arguments=THREADS) as proxy:
         with RawClient(proxy.port) as one, RawClient(proxy.port) as other:
-            for client in (one, other):
-                for _ in range(NATIVE_AFTER):
-                    assert beat(client) == HEARTBEAT_REPLY
+            warm_up(proxy, NATIVE, one, other)
             with stopped(proxy.pid, "headrace-data-1"):
                 proxy.signal(signal.SIGTERM)
                 proxy.wait_for_log("a thread of the native data plane does not answer, so the process ends")
