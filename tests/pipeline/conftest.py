@@ -78,7 +78,7 @@ LONG_RUN: Final = {
         a_new_level_is_reported_once_and_known_by_then clients_with_a_name_each_are_examined_as_their_user
         a_storm_of_two_minutes_is_reported_by_the_default_rules a_window_that_is_not_over_is_not_examined
         the_table_is_rewritten_for_the_examined_days a_day_is_computed_again_only_if_its_usage_has_changed
-        the_past_is_read_in_blocks_that_are_made_again_if_a_day_changes""",
+        the_past_is_read_in_blocks_that_are_made_again_if_a_day_changes what_is_quiet_or_new_is_not_reported""",
     "test_backtest": "a_run_that_ends_before_its_back_test_leaves_none_of_other_quotas",
     "test_bi_example": "the_views_are_those_of_the_newest_release",
     "test_budgets": """an_alert_is_delivered_once_and_a_further_one_when_it_is_reached
@@ -104,6 +104,9 @@ LONG_RUN: Final = {
         what_if_throttles_nobody_with_these_quotas_and_somebody_with_less a_peak_is_followed_if_asked
         the_files_have_the_largest_and_say_what_they_lack options_reach_the_rules
         no_usage_is_no_error_and_leaves_what_is_there""",
+    "test_recommend_numpy": """rows_are_those_of_numpy percentiles_of_other_keys_are_those_of_numpy
+        the_quota_of_the_default_entity_is_present_for_others reasons_say_what_was_not_followed
+        the_default_quota_is_what_most_need_and_the_cluster_can_bear""",
     "test_rollup": """bills_are_summed_by_cluster_and_currency_and_keep_their_decimals
         clusters_have_bills_of_their_own_or_one
         a_bill_by_month_is_one_for_both_days the_bill_as_csv the_largest_usage_is_billed_exactly
@@ -120,7 +123,7 @@ LONG_RUN: Final = {
         quotas_come_from_a_configuration_file_or_a_part_of_one
         waiting_senders_are_computed_as_if_from_the_beginning another_channel_of_the_same_bucket_is_not_muted
         who_falls_behind_for_good_keeps_a_bounded_number_of_lots what_is_where_the_output_goes_stays
-        no_usage_is_no_answer as_recorded_the_result_equals_that_of_replay
+        no_usage_is_no_answer as_recorded_the_result_equals_that_of_replay what_the_records_cannot_tell_is_reported
         times_that_go_back_are_found_wherever_the_trace_is_cut""",
     "test_demand": "the_command_charges_demand demand_is_spread_over_the_seconds_of_a_mute",
     "test_focus": "the_command_exports_bills_whose_sum_is_that_of_their_totals",
