@@ -219,8 +219,11 @@ def test_admin(front: Front, admin: KafkaAdminClient) -> None:
 
     resource = ConfigResource(ConfigResourceType.TOPIC, topic)
     admin.alter_configs([ConfigResource(ConfigResourceType.TOPIC, topic, {"retention.ms": "3600000"})])
-    changed = eventually(lambda: admin.describe_configs([resource])["topic"][topic], "a config is changed")
-    assert changed["retention.ms"]["value"] == "3600000"
+
+    def retention_ms() -> str:
+        return str(admin.describe_configs([resource])["topic"][topic]["retention.ms"]["value"])
+
+    eventually(lambda: retention_ms() == "3600000", "the config is changed")
 
     send(front, topic, SMALL[:10])
     latest = admin.list_partition_offsets({TopicPartition(topic, number): OffsetSpec.LATEST for number in range(3)})
