@@ -2,7 +2,7 @@
 
 Synchronous: this package uses no event loop, opens no sockets and reads no clock. Time is an argument, in whole
 milliseconds of a monotonic clock. `files`, `secret_sources` and what reads files by them (`options.read_secret`,
-`builtin.cost_files`) block; everything else is pure.
+`builtin.cost_files`) block, and `commands` is for commands; everything else is pure.
 
     hookspecs    the specifications of all hooks; `hookimpl` marks an implementation
     requests     connections, requests and replies, as callbacks see them

@@ -144,6 +144,7 @@ class Request:
         "hold_ms",
         "in_flight",
         "left_out_bytes",
+        "left_out_ids",
         "missing_bytes",
         "mutations",
         "new_producer_ids",
@@ -228,6 +229,8 @@ class Request:
         self.left_out_bytes: Mapping[tuple[str | bytes, int], int] = _NOTHING_LEFT_OUT
         """Size of the records of the batches that are missing in `batches`, which has 4,096 at most; by topic and
         partition."""
+        self.left_out_ids: Sequence[int] = ()
+        """Producer ids of those that are the first of their partition."""
         self.read_refused = False
         """Produce: whether to read the broker's errors before `response_received` is called. Needs `read_batches`.
         *Callbacks may write.*"""

@@ -23,7 +23,8 @@ SHORT_SESSIONS: Final = "SHORT"
 SESSION_MS: Final = 4000
 SECRETS: Final = {"alice": "correct-horse-a", "bob": "correct-horse-b", "carol": "correct-horse-c"}
 PRODUCERS_SECRET: Final = "correct-horse"
-PRODUCERS: Final = ("java", "librdkafka", "shortened", "both", "raw", "many", "unheard", "bystander")
+HIDDEN: Final = ("hidden", "hidden-natively")
+PRODUCERS: Final = ("java", "librdkafka", "shortened", "both", "raw", "many", *HIDDEN, "unheard", "bystander")
 """The users of the tests of ``producer_ids_rate``."""
 PLAIN_USERS: Final = {name: SECRETS[name] for name in ("alice", "bob")} | dict.fromkeys(PRODUCERS, PRODUCERS_SECRET)
 SCRAM_USERS: Final = {name: SECRETS[name] for name in ("bob", "carol")}

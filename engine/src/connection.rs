@@ -2,7 +2,7 @@
 //!
 //! It reads the head of each request and reply, charges the meters, and forwards the bytes. Whatever it does not
 //! process itself ends the native relay: nothing more is begun, what has begun is completed, and the connection returns
-//! to the control plane with the bytes that were read and not processed (`Outcome::Return`). So the control plane meets
+//! to the control plane with the bytes that were read and not processed (`Outcome::Return`). So the control plane gets
 //! every error and every request that needs a decision as if it had read it itself.
 
 use std::collections::VecDeque;
@@ -143,8 +143,6 @@ pub struct Rest {
     pub asks_arrival: bool,
     /// New producer ids of the last request in flight, which still have to be charged.
     pub producer_ids: Vec<i64>,
-    /// Whether the last request in flight has more batches than were read.
-    pub leaves_out: bool,
     /// Thread time that still has to be charged (ns).
     pub thread_ns: i64,
 }
@@ -166,7 +164,6 @@ impl Rest {
             completed: Collected::default(),
             asks_arrival: false,
             producer_ids: Vec::new(),
-            leaves_out: false,
             thread_ns: 0,
         }
     }
@@ -186,7 +183,7 @@ pub enum Turn {
 }
 
 /// The resources of a thread that a connection uses during its turn.
-pub struct Workplace {
+pub struct ThreadResources {
     pub table: Arc<Table>,
     pub buffer: Vec<u8>,
     pub pipes: Pipes,
@@ -198,7 +195,7 @@ pub struct Workplace {
     pub now_ns: i64,
 }
 
-impl Workplace {
+impl ThreadResources {
     fn now_ms(&self) -> i64 {
         self.now_ns / 1_000_000
     }
@@ -365,7 +362,6 @@ pub struct Connection {
     asks_again: bool,
     asks_arrival: bool,
     producer_ids: Vec<i64>,
-    leaves_out: bool,
     /// Thread time that was not charged yet (ns).
     pub thread_ns: i64,
     pub completions: Completions,
@@ -389,7 +385,6 @@ impl Connection {
             asks_again: false,
             asks_arrival: false,
             producer_ids: Vec::new(),
-            leaves_out: false,
             thread_ns: 0,
             completions: Completions::default(),
         }
@@ -426,13 +421,12 @@ impl Connection {
             completed: self.completions.take(),
             asks_arrival: self.asks_arrival,
             producer_ids: self.producer_ids,
-            leaves_out: self.leaves_out,
             thread_ns: self.thread_ns,
         }
     }
 
     /// Moves what can be moved now.
-    pub fn turn(&mut self, place: &mut Workplace) -> Turn {
+    pub fn turn(&mut self, place: &mut ThreadResources) -> Turn {
         self.asks_again = false;
         let mut turn = Turn::Again;
         for _ in 0..READS_A_TURN {
@@ -464,7 +458,7 @@ impl Connection {
         self.leaves.is_some() && self.requests.is_quiet() && self.replies.is_quiet()
     }
 
-    fn report(&self, place: &Workplace) {
+    fn report(&self, place: &ThreadResources) {
         let progress = &self.progress;
         let received = self.client.received + self.broker.received;
         let before = progress.received_from_client.load(Ordering::Relaxed)
@@ -527,7 +521,7 @@ impl Connection {
     // --- client to broker ---
 
     /// Returns whether something was moved.
-    fn move_requests(&mut self, place: &mut Workplace) -> bool {
+    fn move_requests(&mut self, place: &mut ThreadResources) -> bool {
         let requests = &mut self.requests;
         if !requests.unsent.is_empty() {
             if !self.broker.may_write {
@@ -556,7 +550,7 @@ impl Connection {
         self.copy_request(place)
     }
 
-    fn splice_requests(&mut self, most: usize, place: &mut Workplace) -> bool {
+    fn splice_requests(&mut self, most: usize, place: &mut ThreadResources) -> bool {
         let requests = &mut self.requests;
         match requests.unsent.splice(&mut self.client, most, &mut place.pipes) {
             Ok(Some(Read::Bytes(count))) => {
@@ -581,7 +575,7 @@ impl Connection {
         }
     }
 
-    fn copy_request(&mut self, place: &mut Workplace) -> bool {
+    fn copy_request(&mut self, place: &mut ThreadResources) -> bool {
         match self.requests.fill(&mut self.client, &mut place.buffer) {
             Ok(Ok(end)) => self.scan_requests(end, place),
             Ok(Err(Read::End)) => self.cut(), // as in the control plane, this ends the whole connection
@@ -591,7 +585,7 @@ impl Connection {
     }
 
     /// Begins and forwards the requests in `place.buffer[..end]`.
-    fn scan_requests(&mut self, end: usize, place: &mut Workplace) -> bool {
+    fn scan_requests(&mut self, end: usize, place: &mut ThreadResources) -> bool {
         let mut buffer = std::mem::take(&mut place.buffer);
         let mut at = 0;
         let mut is_one_frame = true;
@@ -627,7 +621,7 @@ impl Connection {
     }
 
     /// Begins the request at the start of `bytes`; returns whether it may be forwarded.
-    fn begin_request(&mut self, bytes: &mut [u8], place: &mut Workplace) -> bool {
+    fn begin_request(&mut self, bytes: &mut [u8], place: &mut ThreadResources) -> bool {
         let table = Arc::clone(&place.table);
         let (head, row) = match read_request(bytes, &table, &self.terms.client_id, self.terms.longest_frame) {
             Ok(found) => found,
@@ -707,7 +701,7 @@ impl Connection {
     }
 
     /// Charges the request whose last byte was read.
-    fn request_arrived(&mut self, place: &Workplace) {
+    fn request_arrived(&mut self, place: &ThreadResources) {
         let steps = self.requests.end_frame();
         let Some(exchange) = self.in_flight.back_mut() else { return };
         exchange.arrived = true;
@@ -716,8 +710,7 @@ impl Connection {
                 let now_ms = place.now_ms();
                 self.producer_ids = steps.producer_ids;
                 self.producer_ids.retain(|id| !seen.contains(*id, now_ms));
-                self.leaves_out = steps.leaves_out;
-                if self.leaves_out || !self.producer_ids.is_empty() {
+                if !self.producer_ids.is_empty() {
                     self.leaves.get_or_insert(Reason::Credit);
                 }
             }
@@ -736,7 +729,7 @@ impl Connection {
     // --- broker to client ---
 
     /// Returns whether something was moved.
-    fn move_replies(&mut self, place: &mut Workplace) -> bool {
+    fn move_replies(&mut self, place: &mut ThreadResources) -> bool {
         let replies = &mut self.replies;
         if !replies.unsent.is_empty() {
             if !self.client.may_write {
@@ -760,7 +753,7 @@ impl Connection {
         self.copy_reply(place)
     }
 
-    fn copy_reply(&mut self, place: &mut Workplace) -> bool {
+    fn copy_reply(&mut self, place: &mut ThreadResources) -> bool {
         match self.replies.fill(&mut self.broker, &mut place.buffer) {
             Ok(Ok(end)) => self.scan_replies(end, place),
             Ok(Err(Read::End)) => {
@@ -774,7 +767,7 @@ impl Connection {
         }
     }
 
-    fn splice_replies(&mut self, most: usize, place: &mut Workplace) -> bool {
+    fn splice_replies(&mut self, most: usize, place: &mut ThreadResources) -> bool {
         let replies = &mut self.replies;
         match replies.unsent.splice(&mut self.broker, most, &mut place.pipes) {
             Ok(Some(Read::Bytes(count))) => {
@@ -800,7 +793,7 @@ impl Connection {
     }
 
     /// Begins and forwards the replies in `place.buffer[..end]`.
-    fn scan_replies(&mut self, end: usize, place: &mut Workplace) -> bool {
+    fn scan_replies(&mut self, end: usize, place: &mut ThreadResources) -> bool {
         let mut buffer = std::mem::take(&mut place.buffer);
         let mut at = 0;
         while at < end {
@@ -830,7 +823,7 @@ impl Connection {
     }
 
     /// Begins the reply at the start of `bytes`, and charges it; returns whether it may be forwarded.
-    fn begin_reply(&mut self, bytes: &[u8], place: &mut Workplace) -> bool {
+    fn begin_reply(&mut self, bytes: &[u8], place: &mut ThreadResources) -> bool {
         let table = Arc::clone(&place.table);
         let Some(exchange) = self.in_flight.front() else {
             self.leave(Reason::Reply);
@@ -890,7 +883,7 @@ impl Connection {
 
     /// Charges all meters, or none, for the reply to the first request in flight; returns the answer, and the thread
     /// time of the request.
-    fn charge_reply(&mut self, row: &Row, head: ReplyHead, place: &mut Workplace) -> (Answer, i64) {
+    fn charge_reply(&mut self, row: &Row, head: ReplyHead, place: &mut ThreadResources) -> (Answer, i64) {
         let Some(exchange) = self.in_flight.front() else { return (Answer::Refused, 0) };
         let fetched = match row.kind {
             Kind::Fetch | Kind::FetchWithHints => self.terms.fetched.as_ref(),

@@ -1,4 +1,5 @@
-//! What requests have cost lately, and with it how many may be in flight before their replies are charged.
+//! The costs of recent requests by API, and the number of requests that may therefore be in flight before their replies
+//! are charged.
 
 use crate::engine::COUNTED_APIS;
 use crate::table::Row;

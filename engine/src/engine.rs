@@ -19,7 +19,7 @@ use rustix::io::{Errno, read, write};
 use rustix::time::{ClockId, Timespec, clock_gettime};
 
 use crate::completions::{Collected, Counting, Wanted};
-use crate::connection::{Connection, Rest, Turn, Workplace};
+use crate::connection::{Connection, Rest, ThreadResources, Turn};
 use crate::costs::Costs;
 use crate::meters::lock;
 use crate::sockets::{PipeLimit, Pipes, READ_BYTES, TAIL_BYTES};
@@ -227,7 +227,7 @@ impl Engine {
             is_waited_for: AtomicBool::new(false),
             beats: AtomicU64::new(0),
         });
-        let place = Workplace {
+        let place = ThreadResources {
             table: Arc::clone(table),
             buffer: new_buffer(),
             pipes: Pipes::new(Arc::clone(&self.pipes)),
@@ -400,7 +400,7 @@ struct Slot {
 struct Worker {
     mailbox: Arc<Mailbox>,
     shared: Arc<Shared>,
-    place: Workplace,
+    place: ThreadResources,
     epoll: OwnedFd,
     slots: Vec<Option<Slot>>,
     free: Vec<usize>,
@@ -420,7 +420,7 @@ struct Worker {
 }
 
 impl Worker {
-    fn new(mailbox: Arc<Mailbox>, shared: Arc<Shared>, place: Workplace) -> Result<Self, Errno> {
+    fn new(mailbox: Arc<Mailbox>, shared: Arc<Shared>, place: ThreadResources) -> Result<Self, Errno> {
         let epoll = epoll::create(CreateFlags::CLOEXEC)?;
         epoll::add(&epoll, &mailbox.wake, EventData::new_u64(WAKE), EventFlags::IN)?;
         Ok(Worker {

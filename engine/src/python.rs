@@ -135,7 +135,6 @@ struct PyRest {
     completed: CollectedRows,
     asks_arrival: bool,
     producer_ids: Vec<i64>,
-    leaves_out: bool,
     thread_ns: i64,
 }
 
@@ -195,7 +194,6 @@ fn rest_of(py: Python<'_>, id: u64, rest: Rest) -> PyRest {
         completed: collected_rows(rest.completed),
         asks_arrival: rest.asks_arrival,
         producer_ids: rest.producer_ids,
-        leaves_out: rest.leaves_out,
         thread_ns: rest.thread_ns,
     }
 }

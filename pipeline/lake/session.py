@@ -10,6 +10,7 @@ import re
 import shutil
 import subprocess
 import sys
+import tempfile
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -61,6 +62,8 @@ _SETTINGS: Final = {
     # A task writes the rows of so many hours without sorting them by hour before.
     "spark.sql.maxConcurrentOutputFileWriters": "32",
     "spark.sql.session.timeZone": "UTC",
+    # Otherwise Spark creates the folder spark-warehouse in the working directory, for tables that no job has.
+    "spark.sql.warehouse.dir": Path(tempfile.gettempdir()).as_uri(),
     "spark.sql.execution.arrow.pyspark.enabled": "true",
     "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
     "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",

@@ -13,7 +13,7 @@
     what_if                           the effect of quotas on recorded usage
     anomalies        date             deviations from each entity's past
     anomaly_windows  date             usage by window, for anomalies
-    anomaly_sketches date             entities' days as the past of later days, for anomalies
+    anomaly_sketches date             a sketch of each entity's day, with which later days are compared
     anomaly_past     rules, days, date  the same, for several days together
     costs                             the cost model of requests
     releases                          the versions of `RELEASED` that belong together

@@ -2,13 +2,15 @@
 
 ``None`` means that the message shows no name. The result for a message that a broker would refuse is arbitrary, since a
 name is used only after the broker has accepted it. Passwords and tokens are never part of a result.
+
+A message may have 512 KiB and comes from clients that have not authenticated. So it is never split into all its parts,
+and only a part that is short enough is decoded.
 """
 
 from __future__ import annotations
 
 import base64
 import json
-import re
 from typing import Final
 
 from headrace.quota_callbacks.identities import JAVA_WHITESPACE, MAX_PRINCIPAL_CHARACTERS
@@ -18,8 +20,11 @@ MAX_JWT_CHARACTERS: Final = 64 * 1024
 HTTP servers refuse headers of more than 8 to 16 KiB."""
 
 _TOKEN_AUTHENTICATION: Final = "tokenauth"  # noqa: S105 -- ``ScramLoginModule.TOKEN_AUTH_CONFIG``
-_BEARER: Final = re.compile(r"bearer +(\S+)", re.IGNORECASE)
 _SEPARATOR: Final = "\x01"
+_UTF8_BYTES: Final = 4
+"""The most that a character takes in UTF-8."""
+_ESCAPED: Final = 3
+"""Characters of ``=2C`` and ``=3D``, which stand for one."""
 
 
 def plain_name(message: bytes) -> str | None:
@@ -27,8 +32,10 @@ def plain_name(message: bytes) -> str | None:
 
     Source: ``PlainSaslServer``, which refuses an authorization id that differs from it.
     """
-    parts = message.split(b"\0")
-    return _name(parts[1].decode("utf-8", "replace")) if len(parts) == 3 else None
+    parts = message.split(b"\0", 3)
+    if len(parts) != 3 or len(parts[1]) > MAX_PRINCIPAL_CHARACTERS * _UTF8_BYTES:
+        return None
+    return _name(parts[1].decode("utf-8", "replace"))
 
 
 def scram_name(message: bytes) -> str | None:
@@ -50,16 +57,25 @@ def token_id(message: bytes) -> str | None:
 def _scram_first(message: bytes) -> tuple[str | None, bool] | None:
     """Return the name in a client-first-message, and whether it is that of a token; ``None`` if it is malformed."""
     try:
-        parts = message.decode("utf-8").split(",")
-    except UnicodeDecodeError:
+        _, _, bare = message.decode("utf-8").split(",", 2)
+        if bare.startswith("m="):
+            _, bare = bare.split(",", 1)
+        named, nonce, *extensions = bare.split(",", 2)
+    except ValueError:  # UnicodeDecodeError is one
         return None
-    at = 3 if len(parts) > 2 and parts[2].startswith("m=") else 2
-    if len(parts) < at + 2 or not parts[at].startswith("n=") or not parts[at + 1].startswith("r="):
+    if not named.startswith("n=") or not nonce.startswith("r="):
         return None
-    extensions = dict(part.partition("=")[::2] for part in parts[at + 2 :])
-    is_token = extensions.get(_TOKEN_AUTHENTICATION, "").lower() == "true"
-    name = parts[at][2:].replace("=2C", ",")
+    is_token = bool(extensions) and _last_value(",", extensions[0], _TOKEN_AUTHENTICATION).lower() == "true"
+    if len(named) > 2 + MAX_PRINCIPAL_CHARACTERS * _ESCAPED:
+        return None, is_token
+    name = named[2:].replace("=2C", ",")
     return (None if "=" in name.replace("=3D", "") else _name(name.replace("=3D", "="))), is_token
+
+
+def _last_value(separator: str, pairs: str, key: str) -> str:
+    """Return the value of the last ``key=value`` in ``pairs``; an empty string if there is none."""
+    found = (separator + pairs).rpartition(f"{separator}{key}=")
+    return found[2].partition(separator)[0] if found[1] else ""
 
 
 def oauth_name(message: bytes, claim: str) -> str | None:
@@ -71,13 +87,11 @@ def oauth_name(message: bytes, claim: str) -> str | None:
     White space at the ends is removed from the claim of a signed token (``ClaimValidationUtils.validateSubject``), but
     not of an unsecured one, which has an empty signature (``OAuthBearerUnsecuredJws``).
     """
-    if len(message) > MAX_JWT_CHARACTERS:
-        return None
-    text = message.decode("utf-8", "replace")
-    pairs = dict(pair.partition("=")[::2] for pair in text.split(_SEPARATOR)[1:])
-    bearer = _BEARER.fullmatch(pairs.get("auth", ""))
-    parts = bearer[1].split(".") if bearer is not None else []
-    if len(parts) != 3:
+    pairs = message.decode("latin-1").partition(_SEPARATOR)[2]
+    scheme, _, token = _last_value(_SEPARATOR, pairs, "auth").partition(" ")
+    token = token.lstrip()
+    parts = token.split(".", 3)
+    if scheme.lower() != "bearer" or len(token) > MAX_JWT_CHARACTERS or len(parts) != 3:
         return None
     try:
         padded = parts[1] + "=" * (-len(parts[1]) % 4)

@@ -62,7 +62,7 @@ class SaslOAuth:
             return
         require("plugins.options.sasl_oauth", "oauth", OAUTH)
         for name, accepted in _accepted_too(options):
-            log.warning(f"{accepted} are accepted", setting=f"plugins.options.sasl_oauth.{name}")
+            log.warning("tokens are accepted", which=accepted, setting=f"plugins.options.sasl_oauth.{name}")
         fetch = _checked_source(options)
         refresher = self._verify_by(options, fetch)
         if not context.dry:
@@ -135,9 +135,9 @@ class SaslOAuth:
 def _accepted_too(options: OAuthOptions) -> Iterator[tuple[str, str]]:
     """Yield the name of each option without which further tokens are accepted, and which these are."""
     if options.issuer is None:
-        yield "issuer", "tokens of any issuer that signs with these keys"
+        yield "issuer", "those of any issuer that signs with these keys"
     if not options.audience:
-        yield "audience", "tokens without an audience, whatever service they are for,"
+        yield "audience", "those without an audience, whatever service they are for"
 
 
 def _checked_source(options: OAuthOptions) -> Callable[[], bytes]:

@@ -1,4 +1,5 @@
-"""Requests of the proxy's own on the connection of a client: whether the broker serves it, and what it would change.
+"""The proxy's own requests on the connection of a client: whether the broker serves the client, and what a request
+of the client would change.
 
 They are sent in order with the client's requests, with its client id and its rights. Called by `request_relay` and
 `whole_requests`.

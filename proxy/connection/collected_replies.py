@@ -79,6 +79,8 @@ def edited_in_steps(state: ConnectionState, exchange: Exchange, action: Settle |
         if exchange.api_key in MUTATIONS:
             errors = yield from read_topic_errors_in_steps(exchange.api_key, exchange.api_version, body)
             exchange.topic_errors = {**(exchange.topic_errors or {}), **errors}
+            if exchange.api_key == ApiKey.DELETE_TOPICS:
+                state.shared.created_topics.forget(topic for topic, code in errors.items() if not code)
         else:
             _read_outcome(exchange, body, state.limits.max_request_rows)
         now_s = state.shared.clock()  # a large reply has waited for its turn

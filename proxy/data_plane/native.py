@@ -128,8 +128,6 @@ class NativeDataPlane:
         """The tasks in `collect_completed`."""
         self.returns: dict[str, int] = {}
         """Number of connections that have returned, by reason."""
-        self.taken = 0
-        """Number of times that a connection was given to the data plane."""
 
     def __len__(self) -> int:
         return len(self._connections)
@@ -139,7 +137,6 @@ class NativeDataPlane:
         if not self._connections:  # otherwise a change of the rules is noticed within `COLLECT_S`
             self._rules = self._current_rules()
         self._connections[progress.id] = connection
-        self.taken += 1
         self._wakes.set()
 
     def seen_ids(self, bucket: ProducerIdBucket) -> SeenIds:

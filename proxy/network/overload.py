@@ -39,8 +39,8 @@ copied."""
 DELAYED_SHARE: Final = 16
 """The part that refused connections may take until they are closed."""
 RESERVED: Final = 160
-"""Descriptors for the admin server (``admin.max_connections`` is 100 by default), the stores of quotas and usage, name
-look-ups and plugins; a quarter of all descriptors if that is less."""
+"""Descriptors for the admin server (``admin.max_connections`` is 100 by default), the stores of quotas and buckets,
+look-ups of names, and plugins; a quarter of all descriptors if that is less."""
 
 RECHECK_S: Final = 0.1
 """Time between two checks whether accepting may resume, and the longest age of a measurement of the memory."""

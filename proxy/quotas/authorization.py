@@ -1,8 +1,8 @@
 """Who may describe and change quotas: the hook ``authorize_quotas``, and a rule for when no plugin decides.
 
-Kafka requires DESCRIBE_CONFIGS and ALTER_CONFIGS on the cluster. The proxy has no access control lists, so by default
-an authenticated client must be an administrator, and a client of a cluster that authenticates no clients may do both,
-as at a broker without an authorizer. Called by `client_quota_apis`.
+Kafka requires DESCRIBE_CONFIGS and ALTER_CONFIGS on the cluster, and so do the rules of the plugin ``authorization``,
+if there are any. Beside them, an authenticated client must by default be an administrator, and a client of a cluster
+that authenticates no clients may do both, as at a broker without an authorizer. Called by `client_quota_apis`.
 """
 
 from __future__ import annotations

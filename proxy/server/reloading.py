@@ -178,4 +178,4 @@ def _log_changes(changes: ConfigDiff) -> None:
 def log_warnings(config: Config) -> None:
     """Log the settings that are valid but have no effect, or have another name now."""
     for warning in warnings_of(config):
-        log.warning("configuration", warning=warning)
+        log.warning("a setting needs attention", warning=warning)

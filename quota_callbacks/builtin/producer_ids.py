@@ -7,6 +7,8 @@ the request with the excess id is forwarded, and the next one waits.
 
 from __future__ import annotations
 
+from itertools import islice
+from operator import itemgetter
 from typing import TYPE_CHECKING, ClassVar, Final
 
 from headrace.quota_callbacks.api_keys import ApiKey
@@ -23,6 +25,13 @@ if TYPE_CHECKING:
 
 KEY: Final = QuotaKey.PRODUCER_IDS_RATE
 PRODUCE: Final = ApiKey.PRODUCE.value
+MOST_LOOKED_UP: Final = 512
+"""Ids of a request that are looked up, which takes up to 10 ms; further ones count as new. A producer has one id."""
+
+NO_PRODUCER_ID: Final = -1
+"""``RecordBatch.NO_PRODUCER_ID``."""
+
+_id_of = itemgetter(3)
 
 
 class ProducerIds(BucketCallback):
@@ -62,11 +71,15 @@ class ProducerIds(BucketCallback):
         if bucket is None:
             return None
         before = bucket.new_ids
-        longest = bucket.charge_new(now_ms) if request.left_out_bytes else None
-        for batch in request.batches:
-            verdict = bucket.charge(batch[3], now_ms)
+        longest = None
+        distinct = dict.fromkeys([*map(_id_of, request.batches), *request.left_out_ids])
+        distinct.pop(NO_PRODUCER_ID, None)
+        for producer_id in islice(distinct, MOST_LOOKED_UP):
+            verdict = bucket.charge(producer_id, now_ms)
             if verdict is not None and (longest is None or verdict.throttle_ms > longest.throttle_ms):
                 longest = verdict
+        if len(distinct) > MOST_LOOKED_UP:
+            longest = bucket.charge_new(now_ms, len(distinct) - MOST_LOOKED_UP) or longest
         new_ids = bucket.new_ids - before
         request.new_producer_ids = max(request.new_producer_ids, new_ids)  # other callbacks may count other entities
         bucket.last_used_ms = now_ms

@@ -211,7 +211,7 @@ GOOD: Final = (
     Good("shutdown.drain_timeout", "0", 0.0),
     Good("shutdown.drain_timeout", '"1.5m"', 90.0),
     Good("admin.listen", '"127.0.0.1:0"', Address(host="127.0.0.1", port=0)),
-    Good("quota.state.file", '"/var/lib/headrace/usage.sqlite"', "/var/lib/headrace/usage.sqlite"),
+    Good("quota.state.file", '"/var/lib/headrace/buckets.sqlite"', "/var/lib/headrace/buckets.sqlite"),
     Good("quota.state.interval", '"1m"', 60.0),
     Good("admin.listen", '"[::1]:9190"', Address(host="::1", port=9190)),
     Good("admin.listen", '"unix:/run/headrace/admin.sock"', UnixPath(path="/run/headrace/admin.sock")),

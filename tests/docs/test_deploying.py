@@ -29,6 +29,7 @@ from headrace.config.keys import keys
 from headrace.config.loading import loads
 from headrace.config.schema import Config, Shutdown
 from headrace.config.tables.limits import Limits
+from headrace.proxy.network.overload import connections_with
 from headrace.proxy.network.topology import Topology
 from headrace.proxy.output_queue import END_TIMEOUT_S
 from headrace.proxy.server.server import CLOSE_TIMEOUT_S
@@ -59,7 +60,8 @@ BIN = Path(sys.executable).parent
 FENCE = re.compile(r"^( *)```([a-z]*)\n(.*?)^\1```$", re.DOTALL | re.MULTILINE)
 ADMIN = "127.0.0.1:9190"
 STOPPED_AFTER_S = Shutdown().drain_timeout_s + CLOSE_TIMEOUT_S + END_TIMEOUT_S
-FILES_A_CONNECTION = 6  # two sockets, and a pipe each way
+OPENED = 100
+"""Descriptors that a proxy has open before it serves a client."""
 API_VERSIONS = struct.pack(">ihhih3s", 13, ApiKey.API_VERSIONS, 0, 1, 3, b"abc")
 
 
@@ -172,8 +174,10 @@ def test_every_sample_gives_a_stop_the_time_it_may_take() -> None:
 
 
 def test_descriptors_are_enough_for_the_default_limit() -> None:
-    needed = FILES_A_CONNECTION * Limits().max_connections + 1000
-    assert int(unit("LimitNOFILE")[0]) >= needed
+    needed = 3 * Limits().max_connections + 1000
+    assert "three times `limits.max_connections`, plus 1,000" in PAGE
+    assert connections_with(needed, OPENED) >= Limits().max_connections
+    assert connections_with(int(unit("LimitNOFILE")[0]), OPENED) >= Limits().max_connections
     assert option(podman_run(), "--ulimit") == f"nofile={unit('LimitNOFILE')[0]}:{unit('LimitNOFILE')[0]}"
 
 
@@ -408,6 +412,9 @@ def test_every_metric_that_is_named_exists(proxy: ProxyProcess) -> None:
     assert len(named) > 15
     assert len(alerts) > 7
     assert (named | alerts) - there == set()
+    pages = "\n".join(page.read_text(encoding="utf-8") for page in (ROOT / "docs").glob("*.md"))
+    unnamed = {name for name in there if name.startswith("headrace_") and f"`{name}" not in pages}
+    assert unnamed == set()
 
 
 def test_the_proxy_protocol_is_refused_as_documented(proxy: ProxyProcess) -> None:

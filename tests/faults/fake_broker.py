@@ -205,3 +205,11 @@ class FullBacklog:
         for filler in self._fillers:
             filler.close()
         self._listener.close()
+
+
+def reset_after_ten(conversation: Conversation, asked: Asked) -> None:
+    """Answer ten Heartbeats, and reset the connection at the eleventh request."""
+    for _ in range(10):
+        conversation.reply(asked, HEARTBEAT_REPLY)
+        asked = conversation.next()
+    conversation.reset()

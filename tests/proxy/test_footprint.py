@@ -44,12 +44,12 @@ METRICS_PUSH = {
     "headrace.plugins.metrics.instruments",
     "headrace.plugins.metrics.push_thread",
 }
-USAGE_FILE = {"sqlite3", "headrace.proxy.server.bucket_state_file"}
+STATE_FILE = {"sqlite3", "headrace.proxy.server.bucket_state_file"}
 OTHER_COMMANDS = {"headrace.proxy.admin.client", "headrace.proxy.replay.replay", "http.client"}
 NOBODYS = {"multiprocessing", "unittest", "pdb", "doctest", "email.mime"}
 """Of which the proxy has no use at all."""
 
-HEAVY = METRICS_PAGE | TRACING | METRICS_PUSH | USAGE_FILE | OTHER_COMMANDS | NOBODYS
+HEAVY = METRICS_PAGE | TRACING | METRICS_PUSH | STATE_FILE | OTHER_COMMANDS | NOBODYS
 
 
 def imported(proxy: ProxyProcess) -> set[str]:
@@ -94,13 +94,13 @@ def nothing(_proxy: ProxyProcess) -> None:
             (
                 "[plugins.options.tracing]\nenabled = true\n"
                 '[plugins.options.metrics]\notlp_endpoint = "http://127.0.0.1:1"\n'
-                '[quota.state]\nfile = "{directory}/usage.sqlite"\n'
+                '[quota.state]\nfile = "{directory}/buckets.sqlite"\n'
             ),
             nothing,
-            TRACING | METRICS_PUSH | USAGE_FILE,
+            TRACING | METRICS_PUSH | STATE_FILE,
         ),
     ],
-    ids=["metrics page", "tracing, metrics push and usage file"],
+    ids=["metrics page", "tracing, metrics push and bucket state"],
 )
 def test_what_is_asked_for_is_imported_then(
     config: str, use: Callable[[ProxyProcess], None], expected: set[str], tmp_path: Path

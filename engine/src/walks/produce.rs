@@ -47,10 +47,10 @@ pub struct ProduceSteps {
     tags: usize,
     rows_left: usize,
     batches: usize,
-    /// The producer ids of those of the first `MAX_BATCHES` batches that have one.
+    begins_partition: bool,
+    /// The producer ids of the first `MAX_BATCHES` batches, and of the first batch of each later partition: a broker
+    /// accepts no more than one of a partition.
     pub producer_ids: Vec<i64>,
-    /// Whether there are more than `MAX_BATCHES` batches.
-    pub leaves_out: bool,
 }
 
 impl ProduceSteps {
@@ -66,8 +66,8 @@ impl ProduceSteps {
             tags: 0,
             rows_left: most_rows,
             batches: 0,
+            begins_partition: false,
             producer_ids: Vec::new(),
-            leaves_out: false,
         }
     }
 
@@ -137,10 +137,9 @@ impl ProduceSteps {
     }
 
     fn note(&mut self, producer_id: i64) {
+        let is_first = std::mem::take(&mut self.begins_partition);
         self.batches += 1;
-        if self.batches > MAX_BATCHES {
-            self.leaves_out = true;
-        } else if producer_id != NO_PRODUCER_ID {
+        if producer_id > NO_PRODUCER_ID && (is_first || self.batches <= MAX_BATCHES) {
             self.producer_ids.push(producer_id);
         }
     }
@@ -211,6 +210,7 @@ impl Steps for ProduceSteps {
                     return Err(Stop::Malformed);
                 }
                 self.records_left = length;
+                self.begins_partition = true;
                 if length > 0 {
                     self.group = Group::Batch;
                 } else {

@@ -1,4 +1,4 @@
-"""The anomalies of a day: the kinds of what deviates, with a description, consecutive windows as one."""
+"""The anomalies of a day: their kinds and descriptions. Consecutive windows of a kind are one anomaly."""
 
 from __future__ import annotations
 

@@ -74,8 +74,6 @@ async def look_up_mutations(
         exchange.mutations = await _creations(asked_for, exchange.api_version, body, ask, in_turn, tokens)
     else:
         counts = await _partition_counts([topic.key for topic in asked_for.topics], ask, in_turn)
-        if exchange.api_key == ApiKey.DELETE_TOPICS:
-            created.forget(topic.key for topic in asked_for.topics if isinstance(topic.key, str))
         for topic in asked_for.topics:
             if topic.key not in counts and (count := created.partitions(topic.key, now_s)):
                 counts[topic.key] = count

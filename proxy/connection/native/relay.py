@@ -399,9 +399,8 @@ class NativeRelay:
             begin_reply(first, rest.begun_reply)
         if not last.arrived and not rest.asks_arrival:
             last.missing_bytes = rest.request_left
-        if rest.producer_ids or rest.leaves_out:
+        if rest.producer_ids:
             last.batches = [("", 0, 0, number) for number in rest.producer_ids]
-            last.left_out_bytes = {("", 0): 0} if rest.leaves_out else {}
             last.read_batches = True
             enforce_on_batches(state, last, now_s)
         if rest.asks_arrival:

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from itertools import islice
+from typing import TYPE_CHECKING, Final, TypeVar
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from headrace.proxy.wire.mutations import TopicKey
     from headrace.quota_callbacks.requests import TopicMutation
+
+Key = TypeVar("Key")
+Value = TypeVar("Value")
 
 CREATION_TAKES_S: Final = 10.0
 """How long the partitions of a requested topic are remembered while Metadata does not show it yet."""
@@ -21,7 +25,7 @@ LONGEST_TOPIC_NAME: Final = 249
 """``org.apache.kafka.common.internals.Topic.MAX_NAME_LENGTH``. Brokers create no topic with a longer name."""
 
 MAX_REMEMBERED: Final = 10_000
-"""Topics that are remembered. When there are more, all are forgotten and may be charged again."""
+"""Topics that are remembered. When there are more, the first are forgotten and may be charged again."""
 
 
 class CreatedTopics:
@@ -34,7 +38,7 @@ class CreatedTopics:
     __slots__ = ("_asked_for", "_since_s")
 
     def __init__(self) -> None:
-        self._since_s: dict[str, float] = {}
+        self._since_s: dict[TopicKey, float] = {}
         self._asked_for: dict[str, tuple[float, int]] = {}
 
     def new(self, names: Iterable[str], unknown: Iterable[str], now_s: float) -> list[str]:
@@ -47,27 +51,33 @@ class CreatedTopics:
 
     def add(self, names: Iterable[str], now_s: float) -> None:
         """Note that the auto-creation of these topics is charged now."""
-        if len(self._since_s) >= MAX_REMEMBERED:
-            self._since_s.clear()
-        self._since_s.update((name, now_s) for name in names if len(name) <= LONGEST_TOPIC_NAME)
+        _remember(self._since_s, [(name, now_s) for name in names if len(name) <= LONGEST_TOPIC_NAME])
 
-    def forget(self, names: Iterable[str]) -> None:
-        """Forget topics that exist or were deleted, so that creating them again is charged."""
-        for name in names:
-            self._since_s.pop(name, None)
+    def forget(self, topics: Iterable[TopicKey]) -> None:
+        """Forget topics that exist or that the broker has deleted, so that creating them again is charged."""
+        for topic in topics:
+            self._since_s.pop(topic, None)
 
     def ask_for(self, mutations: Iterable[TopicMutation], now_s: float) -> None:
         """Note the partitions of topics that a request, which was forwarded, creates. Whether they are created need not
         be known: the charge for changing a topic is returned if the broker reports that it does not exist."""
-        if len(self._asked_for) >= MAX_REMEMBERED:
-            self._asked_for.clear()
-        self._asked_for.update(
+        asked_for = [
             (str(each.topic), (now_s, each.partitions or each.at_most))
             for each in mutations
             if len(each.topic) <= LONGEST_TOPIC_NAME
-        )
+        ]
+        _remember(self._asked_for, asked_for)
 
     def partitions(self, topic: TopicKey, now_s: float) -> int:
         """Return the partitions with which a topic was requested within `CREATION_TAKES_S`; 0 if it was not."""
         since_s, partitions = self._asked_for.get(str(topic), (float("-inf"), 0))
         return partitions if now_s - since_s < CREATION_TAKES_S else 0
+
+
+def _remember(table: dict[Key, Value], entries: Iterable[tuple[Key, Value]]) -> None:
+    """Add ``entries`` at the end of the table, and remove its first ones if there are more than `MAX_REMEMBERED`."""
+    for key, value in entries:
+        table.pop(key, None)
+        table[key] = value
+    for key in [*islice(table, max(0, len(table) - MAX_REMEMBERED))]:
+        del table[key]

@@ -188,7 +188,8 @@ class InFlight:
 
     def note_batches(self, exchange: Exchange, walk: ProduceWalk) -> None:
         """Keep the batches of a Produce with it, and note their memory while it is in flight."""
-        exchange.batches, exchange.left_out_bytes = walk.batches, walk.left_out_bytes
+        exchange.batches = walk.batches
+        exchange.left_out_bytes, exchange.left_out_ids = walk.left_out_bytes, walk.left_out_ids
         if exchange.acks != 0 and exchange.reply_s is None:
             if exchange.read_refused:
                 exchange.reply = SETTLE

@@ -1,4 +1,4 @@
-"""Which versions of APIs the client has, and which of them a broker has (KIP-35, KIP-511)."""
+"""The versions of APIs that this client can send, and those of them that a broker serves (KIP-35, KIP-511)."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ _BEFORE_SESSION_ID: Final = 5 + 4 + 2 + 32
 def server_name(record: bytes) -> str | None:
     """Return the host name in a record that begins with a ClientHello.
 
-    ``None`` if there is none, if the message goes on in another record, or if it is malformed, which OpenSSL refuses.
+    ``None`` if there is none, if the message is longer than the record, or if it is malformed, which OpenSSL refuses.
     Raises `ClientFault` if there is no name among the first `MAX_EXTENSIONS` extensions, and there are more.
     """
     if len(record) < _BEFORE_SESSION_ID or record[5] != _CLIENT_HELLO:

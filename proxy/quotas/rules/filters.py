@@ -10,7 +10,7 @@ from collections.abc import Callable
 from operator import attrgetter
 from typing import TYPE_CHECKING, Final, TypeAlias
 
-from headrace.proxy.quotas.rules.refusals import Refusal
+from headrace.proxy.quotas.rules.refusals import Refusal, invalid
 from headrace.proxy.wire.client_quotas import MatchType
 from headrace.quota_callbacks.entities import CLIENT_ID, DEFAULT, IP, USER, EntityName, QuotaEntity
 from headrace.quota_callbacks.error_codes import ErrorCode
@@ -43,7 +43,7 @@ def compile_filter(quota_filter: QuotaFilter, schema: QuotaSchema) -> EntityPred
             return refusal
         seen.add(component.entity_type)
     if IP in seen and (USER in seen or CLIENT_ID in seen):
-        return _invalid(
+        return invalid(
             "Invalid entity filter component combination. IP filter component should not be used with user or clientId"
             " filter component."
         )
@@ -59,24 +59,20 @@ def described_parts(entity: QuotaEntity) -> tuple[EntityPart, ...]:
 def _check_component(component: FilterComponent, seen: set[str], schema: QuotaSchema) -> Refusal | None:
     entity_type = component.entity_type
     if not entity_type:
-        return _invalid("Invalid empty entity type.")
+        return invalid("Invalid empty entity type.")
     if entity_type in seen:
-        return _invalid(f"Entity type {entity_type} cannot appear more than once in the filter.")
+        return invalid(f"Entity type {entity_type} cannot appear more than once in the filter.")
     if entity_type not in schema.entity_types:
         return Refusal(error_code=ErrorCode.UNSUPPORTED_VERSION, error_message=f"Unsupported entity type {entity_type}")
     if component.match_type == MatchType.EXACT:
         if component.match is None:
-            return _invalid("Request specified MATCH_TYPE_EXACT, but set match string to null.")
+            return invalid("Request specified MATCH_TYPE_EXACT, but set match string to null.")
     elif component.match_type not in (MatchType.DEFAULT, MatchType.SPECIFIED):
-        return _invalid(f"Unknown match type {int(component.match_type)}")
+        return invalid(f"Unknown match type {int(component.match_type)}")
     elif component.match is not None:
         name = MatchType(component.match_type).name
-        return _invalid(f"Request specified MATCH_TYPE_{name}, but also specified a match string.")
+        return invalid(f"Request specified MATCH_TYPE_{name}, but also specified a match string.")
     return None
-
-
-def _invalid(message: str) -> Refusal:
-    return Refusal(error_code=ErrorCode.INVALID_REQUEST, error_message=message)
 
 
 def _predicate(quota_filter: QuotaFilter) -> EntityPredicate:

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from headrace.quota_callbacks.error_codes import ErrorCode
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Refusal:
@@ -15,3 +17,8 @@ class Refusal:
 
     error_code: int
     error_message: str
+
+
+def invalid(message: str) -> Refusal:
+    """Return the refusal of an invalid request or entry."""
+    return Refusal(error_code=ErrorCode.INVALID_REQUEST, error_message=message)

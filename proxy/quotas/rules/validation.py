@@ -25,7 +25,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 from headrace.proxy.quotas.rules.hash_order import hash_order
-from headrace.proxy.quotas.rules.refusals import Refusal
+from headrace.proxy.quotas.rules.refusals import Refusal, invalid
 from headrace.proxy.quotas.store import Alteration
 from headrace.proxy.wire.client_quotas import AlterResult
 from headrace.quota_callbacks.entities import CLIENT_ID, DEFAULT, IP, USER, QuotaEntity
@@ -135,7 +135,7 @@ def _validate(parts: Parts, ops: tuple[QuotaOp, ...], schema: QuotaSchema) -> Al
         for key in hash_order(new, len(ops), among=len(values)):
             _check_value(keys, key, new[key], entity)
     except ValueError as error:
-        return _invalid(str(error))
+        return invalid(str(error))
     return Alteration(entity=entity, values=values)
 
 
@@ -172,8 +172,4 @@ def _check_value(keys: Mapping[str, QuotaKeyDefinition], key: str, value: float,
 
 def _duplicate(parts: Parts) -> Refusal:
     shown = ", ".join(f"{each}={'null' if name is None else name}" for each, name in parts.items())
-    return _invalid(f"Ignoring duplicate entity ClientQuotaEntity(entries={{{shown}}})")
-
-
-def _invalid(message: str) -> Refusal:
-    return Refusal(error_code=ErrorCode.INVALID_REQUEST, error_message=message)
+    return invalid(f"Ignoring duplicate entity ClientQuotaEntity(entries={{{shown}}})")

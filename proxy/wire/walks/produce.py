@@ -65,6 +65,7 @@ class ProduceWalk(BodyWalk):
     """A walk through the body of one Produce request."""
 
     __slots__ = (
+        "_begins_partition",
         "_flexible",
         "_partition",
         "_partitions",
@@ -74,6 +75,7 @@ class ProduceWalk(BodyWalk):
         "_version",
         "batches",
         "left_out_bytes",
+        "left_out_ids",
     )
 
     what = "a Produce request"
@@ -94,11 +96,15 @@ class ProduceWalk(BodyWalk):
         self._topic: str | bytes = ""
         self._partition = 0
         self._records_left = 0
+        self._begins_partition = False
         self.batches: list[ProducedBatch] = []
         """The batches read so far, in the order of the request; at least one for each partition."""
         self.left_out_bytes: dict[tuple[str | bytes, int], int] = {}
         """Bytes of the batches after the first `MAX_BATCHES`, which are not in `batches`: by topic and partition, of
         which there are fewer than ``max_rows``."""
+        self.left_out_ids: list[int] = []
+        """Producer ids of those that are the first of their partition; a broker accepts no partition with more than
+        one."""
         self._step = self._read_request
 
     def _read_request(self, buffer: Buffer, at: int, end: int) -> int:
@@ -156,6 +162,7 @@ class ProduceWalk(BodyWalk):
         self._check_reach(length, at, end)
         self._partition = _int32(buffer, index_at)[0]
         self._records_left = length
+        self._begins_partition = True
         if length > 0:
             self._step = self._read_batch
         else:
@@ -221,6 +228,9 @@ class ProduceWalk(BodyWalk):
         else:
             partition = (self._topic, self._partition)
             self.left_out_bytes[partition] = self.left_out_bytes.get(partition, 0) + records_bytes
+            if self._begins_partition and producer_id > NO_PRODUCER_ID:
+                self.left_out_ids.append(producer_id)
+        self._begins_partition = False
 
     def _end_partition(self) -> None:
         self._partitions -= 1

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 from aiokafka.record.default_records import DefaultRecordBatchBuilder
 
 from headrace.quota_callbacks.api_keys import ApiKey
+from tests.clients.fronts import unique
 from tests.clients.quotas.quota_client import QuotaClient
 from tests.shared_cluster import PRODUCERS_SECRET
 
@@ -49,10 +50,17 @@ class RawProducer(QuotaClient):
             token = f"\0{user}\0{PRODUCERS_SECRET}".encode()
             assert self.ask(ApiKey.SASL_AUTHENTICATE, 2, {"auth_bytes": token})["error_code"] == 0
 
-    def produces(self, *producer_ids: int, sequence: int = 0) -> Answer:
-        """One batch for each id, each to a partition of its own, and the reply."""
-        answer = self.asks(ApiKey.PRODUCE, _PRODUCE, self._request(producer_ids, sequence, acks=-1))
-        rows = answer.message["responses"][0]["partition_responses"]
+    def produces(self, *producer_ids: int, sequence: int = 0, nothing_to: int = 0) -> Answer:
+        """One batch for each id, each to a partition of its own, and the reply. Before them, the request has no records
+        for as many partitions as ``nothing_to`` of a topic that does not exist."""
+        request = self._request(producer_ids, sequence, acks=-1)
+        if nothing_to:
+            partitions = [{"index": number, "records": None} for number in range(nothing_to)]
+            request["topic_data"].insert(0, {"name": unique("nothing"), "partition_data": partitions})
+        answer = self.asks(ApiKey.PRODUCE, _PRODUCE, request)
+        (rows,) = (
+            topic["partition_responses"] for topic in answer.message["responses"] if topic["name"] == self._topic
+        )
         assert [row["error_code"] for row in rows] == [0] * len(producer_ids)
         return answer
 

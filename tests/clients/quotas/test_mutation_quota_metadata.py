@@ -74,15 +74,19 @@ def test_metadata_without_a_flag_is_charged_and_muted(version: int, quick: Front
 
 
 def test_a_topic_that_was_deleted_is_created_and_charged_again(slow: Front, behind: Behind) -> None:
-    """Whether it was deleted through the proxy or behind its back, where somebody had asked for it since."""
-    through, unseen = names(2)
-    for topic in (through, unseen):
+    """Whether it was deleted through the proxy, by its name or its id, or behind the proxy's back, where somebody had
+    asked for it since."""
+    by_name, by_id, unseen = names(3)
+    for topic in (by_name, by_id, unseen):
         with QuotaClient(slow) as client:
             client.wants(9, topic)
             behind.will_have(topic, DEFAULT_PARTITIONS)
-            if topic == through:
+            if topic == by_name:
                 with QuotaClient(slow) as another:
                     assert another.deletes(5, topic).errors == {topic: 0}
+            elif topic == by_id:
+                with QuotaClient(slow) as another:
+                    assert another.deletes(6, behind.topic_id(topic)).errors == {topic: 0}
             else:
                 assert client.wants(9, topic).errors == {topic: 0}
                 behind.ask(ApiKey.DELETE_TOPICS, 5, {"topic_names": [topic], "timeout_ms": 30_000})

@@ -18,7 +18,9 @@ from tests.clients.quotas.quota_producers import (
     java_login,
     librdkafka_login,
 )
-from tests.shared_cluster import LISTENER
+from tests.faults.waiting import wait_until
+from tests.security.planes import NEEDS_ENGINE, REQUESTS, native_connections
+from tests.shared_cluster import HIDDEN, LISTENER
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -182,6 +184,24 @@ def test_several_ids_in_one_request(secured: Front, topic: str) -> None:
     with RawProducer(secured, topic, "many") as client:
         answer = client.produces(*(next(_ids) for _ in range(IDS + 2)))
         assert has_throttle_time(2 * ID_MS, answer, answer)
+
+
+@pytest.mark.parametrize(
+    ("user", "before"),
+    [(HIDDEN[0], 0), pytest.param(HIDDEN[1], REQUESTS, marks=NEEDS_ENGINE)],
+    ids=["python", "native"],
+)
+def test_ids_behind_thousands_of_partitions_without_records_are_counted(
+    secured: Front, topic: str, user: str, before: int
+) -> None:
+    """A plugin gets 4,096 batches of a request at most."""
+    with RawProducer(secured, topic, user) as client:
+        for sequence in range(before):
+            client.produces(-1, sequence=sequence)
+        if before:
+            wait_until(lambda: native_connections(secured.proxy) > 0, "the connection is relayed natively")
+        answer = client.produces(*(next(_ids) for _ in range(IDS + 2)), nothing_to=4096)
+        assert answer.throttle_ms > ID_MS
 
 
 def test_without_acks_only_the_mute_shows_the_throttle(secured: Front, topic: str) -> None:

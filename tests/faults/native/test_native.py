@@ -17,7 +17,7 @@ from testbed.preloaded_command import run_headrace
 from testbed.proxy_process import ProxyProcess
 from tests.clients.tls.proxies import users_file
 from tests.faults import messages
-from tests.faults.fake_broker import HEARTBEAT_REPLY, FakeBroker
+from tests.faults.fake_broker import HEARTBEAT_REPLY, FakeBroker, reset_after_ten
 from tests.faults.metrics import series
 from tests.faults.proxy_log import JSON_LOG, assert_no_traceback
 from tests.faults.raw_client import ConnectionEndedError, RawClient
@@ -83,12 +83,6 @@ def broker() -> Iterator[FakeBroker]:
         conversation.reply(asked, HEARTBEAT_REPLY)
         conversation.wait_for_end()
 
-    def killed(conversation: Conversation, asked: Asked) -> None:
-        for _ in range(10):
-            conversation.reply(asked, HEARTBEAT_REPLY)
-            asked = conversation.next()
-        conversation.reset()
-
     def deaf(conversation: Conversation, asked: Asked) -> None:
         """Answer ten requests, and read nothing more."""
         for _ in range(9):
@@ -97,7 +91,7 @@ def broker() -> Iterator[FakeBroker]:
         conversation.reply(asked, HEARTBEAT_REPLY)
         conversation.broker.stopping.wait(60)
 
-    with FakeBroker({"held": held, "killed": killed, "deaf": deaf}) as fake:
+    with FakeBroker({"held": held, "killed": reset_after_ten, "deaf": deaf}) as fake:
         yield fake
 
 

@@ -12,7 +12,7 @@ import pytest
 from headrace.proxy.data_plane.native import EXTENSION, is_installed
 from testbed.proxy_process import ProxyProcess
 from tests.faults import messages
-from tests.faults.fake_broker import HEARTBEAT_REPLY, FakeBroker
+from tests.faults.fake_broker import HEARTBEAT_REPLY, FakeBroker, reset_after_ten
 from tests.faults.proxy_log import JSON_LOG, assert_no_traceback
 from tests.faults.raw_client import RawClient
 from tests.faults.waiting import wait_until
@@ -21,7 +21,6 @@ from tests.otlp_receiver import OtlpReceiver
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from tests.faults.fake_broker import Asked, Conversation
 
 pytestmark = pytest.mark.skipif(not is_installed(), reason=f"{EXTENSION} is not built")
 
@@ -43,14 +42,6 @@ SUMMED: Final = ("requests", "errors", "request_bytes", "response_bytes", "mutat
 COUNT: Final = 40
 HEARTBEAT_MS: Final = 0.012
 """The estimate of a broker's time (`headrace.quota_callbacks.builtin.request_costs`)."""
-
-
-def killed(conversation: Conversation, asked: Asked) -> None:
-    """Answer ten requests, and close at the eleventh."""
-    for _ in range(10):
-        conversation.reply(asked, HEARTBEAT_REPLY)
-        asked = conversation.next()
-    conversation.reset()
 
 
 def beat(client: RawClient) -> None:
@@ -109,7 +100,7 @@ def test_both_planes_report_the_same(tmp_path: Path) -> None:
     sums, shapes = {}, {}
     for plane in ("native", "python"):
         folder = tmp_path / plane
-        with FakeBroker({"killed": killed}) as broker, OtlpReceiver() as receiver:
+        with FakeBroker({"killed": reset_after_ten}) as broker, OtlpReceiver() as receiver:
             environment = {"OTEL_EXPORTER_OTLP_ENDPOINT": receiver.endpoint, "OTEL_BSP_SCHEDULE_DELAY": "100"}
             arguments = (*JSON_LOG, "--data-plane", plane)
             config = CONFIG.format(folder=folder)

@@ -268,9 +268,9 @@ def _expected_requests(stream: bytes, *, walks: bool, cap: int, credit: int) -> 
         charged += head.size if is_produce else 0
         at = end
         if walk is not None:
-            ids = tuple(batch.producer_id for batch in walk.batches if batch.producer_id >= 0)
-            unseen = tuple(number for number in ids if number != KNOWN_ID)
-            if unseen or walk.left_out_bytes:
+            ids = (*(batch.producer_id for batch in walk.batches), *walk.left_out_ids)
+            unseen = tuple(number for number in ids if number >= 0 and number != KNOWN_ID)
+            if unseen:
                 return Expected(bytes(edited), (at, at), CREDIT, None, charged, tuple(exchanges), unseen)
     return Expected(bytes(edited), (at, at), reasons, None, charged, tuple(exchanges))
 

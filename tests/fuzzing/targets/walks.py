@@ -49,9 +49,10 @@ def walk_produce(data: bytes) -> None:
     except MalformedMessage:
         message = None
     if found:
-        assert (split.batches, split.left_out_bytes, split.longest) == (
+        assert (split.batches, split.left_out_bytes, split.left_out_ids, split.longest) == (
             whole.batches,
             whole.left_out_bytes,
+            whole.left_out_ids,
             whole.longest,
         )
     if message is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -10,7 +11,7 @@ from hypothesis import strategies as st
 from structlog.testing import capture_logs
 
 from headrace.plugins.sasl_identity import SaslIdentity
-from headrace.plugins.sasl_identity.names import MAX_JWT_CHARACTERS, oauth_name, plain_name, scram_name
+from headrace.plugins.sasl_identity.names import MAX_JWT_CHARACTERS, oauth_name, plain_name, scram_name, token_id
 from headrace.plugins.sasl_identity.options import IdentityOptions
 from headrace.quota_callbacks.hookspecs import PluginContext
 from headrace.quota_callbacks.identities import MAX_PRINCIPAL_CHARACTERS, TokenObserver
@@ -18,6 +19,8 @@ from headrace.quota_callbacks.options import read_options
 from tests.plugins.sasl_identity.sasl_messages import bearer, jwt, unsecured
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from headrace.quota_callbacks.identities import AuthenticationObserver
 
 FALLBACK = "somebody"
@@ -104,6 +107,54 @@ def test_names_in_scram(message: bytes, name: str | None) -> None:
 )
 def test_names_in_oauthbearer(message: bytes, name: str | None) -> None:
     assert oauth_name(message, "sub") == name
+
+
+MOST_BYTES = 512 * 1024
+"""``sasl.server.max.receive.size`` of a broker."""
+
+
+def padded(begin: bytes, part: bytes, end: bytes = b"") -> bytes:
+    """Return a message of the most bytes that a broker reads."""
+    return begin + part * ((MOST_BYTES - len(begin) - len(end)) // len(part)) + end
+
+
+ALICE = bearer(unsecured({"sub": "alice"}))
+TAIL = ALICE.partition(b"\x01auth=Bearer ")[2]
+
+
+@pytest.mark.parametrize(
+    ("read", "message", "name"),
+    [
+        (plain_name, padded(b"\0alice\0", b"p"), "alice"),
+        (plain_name, padded(b"", b"\0"), None),
+        (plain_name, padded(b"\0", b"\xff", b"\0p"), None),
+        (scram_name, padded(b"n,,n=alice,r=x", b","), "alice"),
+        (scram_name, padded(b"n,,n=alice,r=x,", b"other=1,"), "alice"),
+        (scram_name, padded(b"n,,m=", b"m", b",n=alice,r=x"), "alice"),
+        (scram_name, padded(b"n,,n=alice,r=x,tokenauth=true,", b"other=1,", b"o=1"), None),
+        (scram_name, padded(b"n,,n=id,r=x,", b"tokenauth=true,", b"tokenauth=false"), "id"),
+        (scram_name, padded(b"n,,n=", b"=2C", b",r=x"), None),
+        (token_id, padded(b"n,,n=id,r=x,tokenauth=true,", b"other=1,", b"o=1"), "id"),
+        (oauth_name, padded(ALICE[:-1] + b"pad=", b"a", b"\x01\x01"), "alice"),
+        (oauth_name, padded(b"n,,\x01", b"pad=a\x01", ALICE[4:]), "alice"),
+        (oauth_name, padded(b"n,,\x01", b"auth=Bearer a.b.c\x01", ALICE[4:]), "alice"),
+        (oauth_name, padded(b"n,,\x01auth=Bearer", b" ", TAIL), "alice"),
+        (oauth_name, padded(b"n,,\x01auth=Bearer ", b"."), None),
+        (oauth_name, padded(b"n,,\x01auth=Bearer a.", b"x", b".c\x01\x01"), None),
+    ],
+)
+def test_a_padded_message_hides_no_name_and_is_not_split_into_its_parts(
+    read: Callable[..., str | None], message: bytes, name: str | None
+) -> None:
+    """Half a million parts would hold the event loop for a tenth of a second, before the client has authenticated."""
+    arguments = (message, "sub") if read is oauth_name else (message,)
+    tracemalloc.start()
+    try:
+        assert read(*arguments) == name
+        _, peak_bytes = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak_bytes < 6 * MOST_BYTES
 
 
 def test_another_claim() -> None:

@@ -8,8 +8,11 @@ from typing import TYPE_CHECKING
 import pytest
 import trio
 
+from headrace.proxy.wire.walks.produce import MAX_BATCHES
 from headrace.quota_callbacks.api_keys import ApiKey
+from headrace.quota_callbacks.buckets.kinds import ProducerIdBucket
 from headrace.quota_callbacks.buckets.sampled_rate import Window
+from headrace.quota_callbacks.builtin.producer_ids import MOST_LOOKED_UP
 from headrace.quota_callbacks.entities import QuotaEntity, QuotaKey
 from headrace.quota_callbacks.hookspecs import HOOK_VERSION, hookimpl
 from headrace.quota_callbacks.policies import EnforcementMode, Quota, QuotaPolicy
@@ -63,6 +66,33 @@ async def test_ids_beyond_the_quota_mute(version: int, autojump_clock: MockClock
         answer = await book.round_trip(produce(2, 7, 9, 8, version=version), reply(PRODUCE, version, 2))
         assert read_reply(PRODUCE, version, answer)["throttle_time_ms"] == 50_000
         assert await waits_s(book) == pytest.approx(50, abs=0.01)
+
+
+async def test_ids_behind_more_batches_than_are_kept_count_once_for_each_partition(autojump_clock: MockClock) -> None:
+    """A broker accepts one batch of a partition: the id of a second one is counted while batches are kept."""
+    async with open_book(quotas=quota(2), windows=WINDOWS) as book:
+        nothing = [{"index": index, "records": None} for index in range(MAX_BATCHES)]
+        rows = [{"index": index, "records": batch(100 + index) + batch(200 + index)} for index in range(4)]
+        topics = [{"name": "invented", "partition_data": nothing}, {"name": "t", "partition_data": rows}]
+        answer = await book.round_trip(request(PRODUCE, 9, 1, acks=1, topic_data=topics), reply(PRODUCE, 9, 1))
+        assert read_reply(PRODUCE, 9, answer)["throttle_time_ms"] == 100_000
+
+
+async def test_of_many_ids_some_are_looked_up_and_all_are_charged(autojump_clock: MockClock) -> None:
+    """Looking up thousands would hold the event loop for a tenth of a second."""
+    async with open_book(quotas=quota(2), windows=WINDOWS) as book:
+        ids = range(3 * MOST_LOOKED_UP)
+        looked_up = []
+        with pytest.MonkeyPatch.context() as patch:
+            charge = ProducerIdBucket.charge
+            patch.setattr(
+                ProducerIdBucket,
+                "charge",
+                lambda bucket, number, now_ms: (looked_up.append(number), charge(bucket, number, now_ms))[1],
+            )
+            answer = await book.round_trip(produce(1, -1, *ids, *ids), reply(PRODUCE, 9, 1))
+        assert looked_up == [*ids[:MOST_LOOKED_UP]]
+        assert read_reply(PRODUCE, 9, answer)["throttle_time_ms"] == (len(ids) - 2) * 50_000
 
 
 async def test_a_decision_has_the_number_of_ids(autojump_clock: MockClock) -> None:

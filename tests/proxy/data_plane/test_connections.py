@@ -8,28 +8,20 @@ import socket
 import struct
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
+from headrace.proxy.wire.heads import read_request_head
+from headrace.proxy.wire.walks.produce import MAX_BATCHES, ProduceWalk
 from headrace.quota_callbacks.api_keys import ApiKey
 from tests.proxy.data_plane.wire import Account, Wire, needs_engine, new_engine, new_seen_ids
 from tests.proxy.playbook import reply, request
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 pytestmark = needs_engine
 
 MIB = 2**20
 BEAT, BEATEN = request(ApiKey.HEARTBEAT, 4), reply(ApiKey.HEARTBEAT, 4)
-
-
-@pytest.fixture(scope="module")
-def engine() -> Iterator[Any]:
-    engine = new_engine()
-    yield engine
-    engine.stop()
 
 
 def produced(number: int = 1, padding: int = 100) -> bytes:
@@ -308,7 +300,7 @@ def test_seen_producer_ids_pass_and_new_ones_return(engine: Any) -> None:
     with Wire(engine, producer_ids=seen, produced=writes.number) as wire:
         wire.send("client", with_ids(1, [5, -1, 5]) + with_ids(2, [5, 6, 7, 6]) + BEAT)
         rest = wire.returned()
-        assert (rest.reason, rest.producer_ids, rest.leaves_out) == ("credit", [6, 7, 6], False)
+        assert (rest.reason, rest.producer_ids) == ("credit", [6, 7, 6])
         assert [row[2] for row in rest.in_flight] == [1, 2]
         assert not rest.asks_arrival, "its bytes were charged"
         assert rest.request_tail + wire.unread("client") == BEAT
@@ -327,15 +319,24 @@ def test_ids_that_are_closed_let_each_produce_return(engine: Any) -> None:
         assert rest.request_tail + wire.unread("client") == with_ids(2, [5])
 
 
-def test_more_batches_than_are_read(engine: Any) -> None:
+def test_of_many_batches_the_first_ids_and_those_that_begin_a_partition_are_read(engine: Any) -> None:
     seen = new_seen_ids()
     seen.add(5, 2**62)
+    partitions = [[5] * MAX_BATCHES + [6], [], [7, 8], [5, 8], [9]]
+    rows = [{"index": at, "records": b"".join(map(batch, ids))} for at, ids in enumerate(partitions)]
     with Wire(engine, producer_ids=seen) as wire:
-        wire.send("client", with_ids(1, [5] * 4096))
+        wire.send("client", with_ids(1, [5] * (MAX_BATCHES + 1)))
         wire.until(lambda: wire.progress.requests == 1)
-        wire.send("client", with_ids(2, [5] * 4097))
+        frame = request(ApiKey.PRODUCE, 10, 2, acks=1, topic_data=[{"partition_data": rows}])
+        wire.send("client", frame)
         rest = wire.returned()
-        assert (rest.producer_ids, rest.leaves_out, len(rest.in_flight)) == ([], True, 2)
+        assert (rest.producer_ids, len(rest.in_flight)) == ([7, 9], 2)
+    head = read_request_head(bytearray(frame), 0, len(frame), 10**7)
+    assert head is not None
+    position, walk = head.body_at, ProduceWalk(10, len(frame) - head.body_at)
+    while not walk.done:
+        position = walk.walk(bytearray(frame), position, len(frame))
+    assert walk.left_out_ids == [7, 5, 9]
 
 
 # --- ends ---

@@ -14,12 +14,10 @@ import pytest
 from headrace.config.tables.tls import ListenTls, UpstreamTls
 from headrace.proxy.network.tls.contexts import client_context, server_context
 from headrace.quota_callbacks.api_keys import ApiKey
-from tests.proxy.data_plane.wire import Wire, needs_engine, new_engine
+from tests.proxy.data_plane.wire import Wire, needs_engine
 from tests.proxy.playbook import reply, request
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from testbed.kafka.certificates import Authority
 
 pytestmark = needs_engine
@@ -122,13 +120,6 @@ class SecuredWire(Wire):
         if session is None:
             return bytes(tail + received)
         return bytes(tail + session.decrypt(received, MIB))
-
-
-@pytest.fixture(scope="module")
-def engine() -> Iterator[Any]:
-    engine = new_engine()
-    yield engine
-    engine.stop()
 
 
 @pytest.mark.parametrize("secured", ["both", "client", "broker"])

@@ -5,7 +5,6 @@ from __future__ import annotations
 import struct
 from typing import TYPE_CHECKING, Any
 
-import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -15,7 +14,7 @@ from headrace.proxy.wire.walks.fetch import FIRST_VERSION_WITH_HINTS, FetchWalk
 from headrace.proxy.wire.walks.produce import ProduceWalk
 from headrace.proxy.wire.walks.produce_reply import find_produce_tail
 from headrace.quota_callbacks.api_keys import ApiKey
-from tests.proxy.data_plane.wire import Wire, needs_engine, new_engine, new_seen_ids
+from tests.proxy.data_plane.wire import Wire, needs_engine, new_seen_ids
 from tests.proxy.playbook import reply, request
 
 if TYPE_CHECKING:
@@ -26,13 +25,6 @@ pytestmark = needs_engine
 CAP = 5000
 ENDPOINTS = [{"node_id": 1, "host": "kafka-1", "port": 9092}]
 slow_to_generate = settings(suppress_health_check=[HealthCheck.too_slow])
-
-
-@pytest.fixture(scope="module")
-def engine() -> Iterator[Any]:
-    engine = new_engine()
-    yield engine
-    engine.stop()
 
 
 def heartbeat(number: int, _: int) -> tuple[bytes, bytes]:
@@ -203,7 +195,6 @@ def test_producer_ids_are_those_of_the_walk(
     assert rest.fault == fault
     if fault is None:
         assert rest.producer_ids == [number for *_, number in walk.batches if number >= 0]
-        assert rest.leaves_out == bool(walk.left_out_bytes)
         assert bytes(wire.received["broker"]) == frame
 
 

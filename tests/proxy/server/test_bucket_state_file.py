@@ -99,7 +99,7 @@ async def saved(path: Path, now_ms: int) -> list[int]:
 
 async def test_a_restart_resets_no_quota(tmp_path: Path, down: list[int]) -> None:
     """The monotonic clock of the next process may begin at any time; here it is at 3 s after a pause of 5 s."""
-    path = tmp_path / "usage.sqlite"
+    path = tmp_path / "buckets.sqlite"
     before = await saved(path, 10**9)
     assert all(before)
     down[0] = 5000
@@ -110,7 +110,7 @@ async def test_a_restart_resets_no_quota(tmp_path: Path, down: list[int]) -> Non
 
 
 async def test_expired_states_are_not_restored(tmp_path: Path, down: list[int]) -> None:
-    path = tmp_path / "usage.sqlite"
+    path = tmp_path / "buckets.sqlite"
     await saved(path, 10**9)
     down[0] = 3_600_000
     table = quotas()
@@ -119,7 +119,7 @@ async def test_expired_states_are_not_restored(tmp_path: Path, down: list[int]) 
 
 
 async def test_states_of_another_window_are_not_restored(tmp_path: Path, down: list[int]) -> None:
-    path = tmp_path / "usage.sqlite"
+    path = tmp_path / "buckets.sqlite"
     await saved(path, 10**9)
     table = quotas(Window(samples=3, seconds=1))
     await (await BucketStateFile.open(str(path), table, 0)).close()
@@ -127,7 +127,7 @@ async def test_states_of_another_window_are_not_restored(tmp_path: Path, down: l
 
 
 async def test_only_buckets_used_since_the_last_save_are_written(tmp_path: Path, down: list[int]) -> None:
-    path = tmp_path / "usage.sqlite"
+    path = tmp_path / "buckets.sqlite"
     table = quotas()
     file = await BucketStateFile.open(str(path), table, 0)
     overdraw(table, 0)
@@ -148,7 +148,7 @@ async def test_only_buckets_used_since_the_last_save_are_written(tmp_path: Path,
 
 async def test_restored_buckets_count_for_their_owner(tmp_path: Path, down: list[int]) -> None:
     """Otherwise a client could bring up its maximum of buckets after each restart."""
-    path, owner, key = tmp_path / "usage.sqlite", ("alice", "192.0.2.1"), quota_key(QuotaKey.PRODUCER_BYTE_RATE)
+    path, owner, key = tmp_path / "buckets.sqlite", ("alice", "192.0.2.1"), quota_key(QuotaKey.PRODUCER_BYTE_RATE)
     names = [(key, (("user", "alice"), ("client-id", name))) for name in "abc"]
     for most in (2, 1):
         table = quotas(max_owned=most)
@@ -166,7 +166,7 @@ async def test_restored_buckets_count_for_their_owner(tmp_path: Path, down: list
 
 
 async def test_two_proxies_cannot_open_the_same_file(tmp_path: Path) -> None:
-    path = tmp_path / "usage.sqlite"
+    path = tmp_path / "buckets.sqlite"
     first = await BucketStateFile.open(str(path), quotas(), 0)
     with pytest.raises(StartupError, match=r"quota\.state\.file: .*another process has it"):
         await BucketStateFile.open(str(path), quotas(), 0)
@@ -175,7 +175,7 @@ async def test_two_proxies_cannot_open_the_same_file(tmp_path: Path) -> None:
 
 async def test_a_missing_directory_is_a_startup_error(tmp_path: Path) -> None:
     with pytest.raises(StartupError, match=r"quota\.state\.file: cannot use .*no such file or directory"):
-        await BucketStateFile.open(str(tmp_path / "no" / "usage.sqlite"), quotas(), 0)
+        await BucketStateFile.open(str(tmp_path / "no" / "buckets.sqlite"), quotas(), 0)
 
 
 async def test_a_database_of_another_program_is_not_changed(tmp_path: Path) -> None:
@@ -189,20 +189,20 @@ async def test_a_database_of_another_program_is_not_changed(tmp_path: Path) -> N
 
 
 async def test_a_damaged_file_is_renamed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    path = tmp_path / "usage.sqlite"
+    path = tmp_path / "buckets.sqlite"
     path.write_bytes(b"no database at all, but long enough to be looked at" * 100)
     table = quotas()
     file = await BucketStateFile.open(str(path), table, 0)
     overdraw(table, 0)
     await file.save(table, 0)
     await file.close()
-    assert (tmp_path / "usage.sqlite.damaged").exists()
+    assert (tmp_path / "buckets.sqlite.damaged").exists()
     assert "bucket state file damaged" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("state", ["{", "[]", '{"rate": [["x"]]}', '{"tokens": {"a": 1}}', '{"tokens": ["x", 1]}'])
 async def test_an_invalid_row_is_skipped(tmp_path: Path, state: str) -> None:
-    path = tmp_path / "usage.sqlite"
+    path = tmp_path / "buckets.sqlite"
     await saved(path, 0)
     with sqlite3.connect(path) as database:
         database.execute("UPDATE bucket_state SET state = ? WHERE bucket LIKE '%mutation%'", (state,))
@@ -274,7 +274,7 @@ async def test_a_failing_disk_is_logged_once_and_saving_is_tried_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     table = quotas()
-    file = await BucketStateFile.open(str(tmp_path / "usage.sqlite"), table, 0)
+    file = await BucketStateFile.open(str(tmp_path / "buckets.sqlite"), table, 0)
     overdraw(table, 0)
     with monkeypatch.context() as broken:
 
@@ -290,5 +290,5 @@ async def test_a_failing_disk_is_logged_once_and_saving_is_tried_again(
     assert logged.count("bucket state cannot be saved") == 1
     assert logged.count("bucket state is saved again") == 1
     again = quotas()
-    await (await BucketStateFile.open(str(tmp_path / "usage.sqlite"), again, 0)).close()
+    await (await BucketStateFile.open(str(tmp_path / "buckets.sqlite"), again, 0)).close()
     assert len(again) == 4

@@ -45,3 +45,13 @@ def test_a_creation_that_is_refused_in_part(front: Front) -> None:
         errors = attacker.creates(7, (admitted, SLOW_BURST + 1), (missing, 1000)).errors
         assert errors == {admitted: 0, missing: THROTTLING_QUOTA_EXCEEDED}
         assert victim.deletes(5, missing, existing).errors == {missing: UNKNOWN_TOPIC_OR_PARTITION, existing: 0}
+
+
+def test_a_deletion_that_deletes_nothing_has_no_one_pay_again(front: Front) -> None:
+    """A client that asks for a topic which does not come to be is charged once in ten minutes."""
+    missing, own = names(2)
+    with QuotaClient(front) as attacker, QuotaClient(front) as victim:
+        for _ in range(SLOW_BURST + 2):
+            assert victim.wants(9, missing).errors == {missing: UNKNOWN_TOPIC_OR_PARTITION}
+            assert attacker.deletes(5, missing).errors == {missing: UNKNOWN_TOPIC_OR_PARTITION}
+        assert victim.creates(7, (own, 1)).errors == {own: 0}

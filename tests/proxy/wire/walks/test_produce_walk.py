@@ -277,6 +277,7 @@ def test_batches_beyond_the_cap_are_counted_and_not_kept() -> None:
             ("a", MAX_BATCHES + 1): len(batch(0)),
             ("b", 0): 0,
         }
+        assert walker.left_out_ids == [MAX_BATCHES, MAX_BATCHES + 1]
 
 
 @pytest.mark.parametrize("version", [9, 12, 13])

@@ -52,12 +52,12 @@ def saved(file: Path) -> bool:
     "end", [pytest.param(signal.SIGTERM, marks=pytest.mark.exhaustive), signal.SIGKILL], ids=["drained", "killed"]
 )
 def test_the_debt_is_there_after_a_restart(kafka: FirstBroker, topic: str, tmp_path: Path, end: signal.Signals) -> None:
-    file = tmp_path / "usage.sqlite"
+    file = tmp_path / "buckets.sqlite"
     with ProxyProcess(kafka.bootstrap_servers, config=config(file), arguments=JSON_LOG) as proxy:
         before_ms = produce(proxy, topic, OVERDRAWN)
         assert before_ms > 100_000
         if end is signal.SIGKILL:
-            wait_until(lambda: saved(file), "usage was saved")
+            wait_until(lambda: saved(file), "the buckets were saved")
         proxy.signal(end)
         proxy.wait(30)
         assert_no_traceback(proxy)
@@ -77,7 +77,7 @@ def test_without_a_file_a_restart_forgets(kafka: FirstBroker, topic: str, tmp_pa
 
 
 def test_a_file_that_another_proxy_has_stops_the_start(kafka: FirstBroker, tmp_path: Path) -> None:
-    file = tmp_path / "usage.sqlite"
+    file = tmp_path / "buckets.sqlite"
     message = r"quota\.state\.file: cannot use .*another process has it"
     with ProxyProcess(kafka.bootstrap_servers, config=config(file)), pytest.raises(TestbedError, match=message):
         ProxyProcess(kafka.bootstrap_servers, config=config(file))
