@@ -52,7 +52,7 @@ _NATIVE_INT = struct.Struct("i")
 
 
 class Meter(Protocol):
-    """Measures from just before the first request is sent until the last reply has been received."""
+    """A measurement from just before the first request is sent until the last reply has been received."""
 
     def begin(self) -> None:
         """Begin: the first request is about to be sent."""
@@ -229,7 +229,7 @@ class Peers:
 
 
 class OneBroker:
-    """Connects to the simulated broker."""
+    """What connects to the simulated broker."""
 
     serves_anonymous = True
 

@@ -21,7 +21,7 @@ METRIC: Final = "measured_request_time"
 
 
 class RequestTimeMeter:
-    """Adds up request time, and never throttles."""
+    """A callback that adds up request time, and never throttles."""
 
     headrace_hooks = HOOK_VERSION
 

@@ -52,7 +52,7 @@ def parse_line(line: str) -> LoggedRequest | None:
 
 
 class RequestLog:
-    """Follows the log of one client id, from the file's current end."""
+    """A follower of the log of one client id, from the file's current end."""
 
     def __init__(self, path: Path, client_id: str) -> None:
         self._path = path

@@ -34,7 +34,7 @@ DIALECT: Final = "https://json-schema.org/draft/2020-12/schema"
 
 
 class _Generator(GenerateJsonSchema):
-    """Writes defaults in the form of the file, and omits null, which TOML does not have."""
+    """A writer of defaults in the form of the file. It omits null, which TOML does not have."""
 
     def default_schema(self, schema: core_schema.WithDefaultSchema) -> JsonSchemaValue:
         inner = self.generate_inner(schema["schema"])

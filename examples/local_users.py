@@ -31,7 +31,7 @@ class Options(Table):
 
 
 class LocalUsers:
-    """Removes the domain from names."""
+    """The plugin that removes the domain from names."""
 
     headrace_hooks = HOOK_VERSION
 

@@ -27,7 +27,7 @@ KEY = "request_rate"
 
 
 class RequestRate:
-    """Charges every request."""
+    """The callback that charges every request."""
 
     headrace_hooks = HOOK_VERSION
 

@@ -36,7 +36,7 @@ T = TypeVar("T")
 
 
 class InTurn(Protocol):
-    """Runs a generator in slices: `LongSteps.run`."""
+    """What runs a generator in slices: `LongSteps.run`."""
 
     async def __call__(self, steps: Generator[None, None, T]) -> T:
         """Return the generator's value."""
@@ -125,7 +125,8 @@ class FairLock:
 
 
 class LongSteps:
-    """Lets the long steps of all connections run one at a time; between any two, the event loop polls for events.
+    """The turns of long steps. Those of all connections run one at a time; between any two, the event loop polls for
+    events.
 
     The turns go round the owners of connections (users and addresses), so that none delays the others with many steps.
     """

@@ -17,7 +17,7 @@ JAVA_WHITESPACE: Final = "".join(map(chr, range(0x21)))
 
 
 class AuthenticationObserver(Protocol):
-    """Reads the tokens of one authentication of one connection. The proxy drops it when the authentication ends.
+    """A reader of the tokens of one authentication of one connection. The proxy drops it when the authentication ends.
 
     Runs on the event loop thread and must not block. An exception is logged and counted as an error of its plugin, and
     the connection's user stays unchanged. Tokens are secrets: do not keep or log them or put them into error messages.

@@ -44,7 +44,7 @@ class SaslStep:
 
 
 class ServerExchange(Protocol):
-    """Authenticates one client, in place of the broker."""
+    """The authentication of one client, in place of the broker."""
 
     @property
     def blocks(self) -> bool:
@@ -77,7 +77,7 @@ class UpstreamSasl:
 
 
 class ClientExchange(Protocol):
-    """Authenticates one connection of the proxy to a broker."""
+    """The authentication of one connection of the proxy to a broker."""
 
     async def respond(self, challenge: bytes | None) -> bytes | None:
         """Return the next token to send; ``None`` when the broker's ``challenge`` has completed the authentication.

@@ -155,7 +155,7 @@ def about(plan: Plan, cores: Cores, python: Interpreter = THIS) -> dict[str, Any
 
 
 class Screen:
-    """Prints lines to standard error, with a progress bar below them on a terminal."""
+    """Lines on standard error, with a progress bar below them on a terminal."""
 
     def __init__(self, total: int) -> None:
         self._console = Console(stderr=True, highlight=False)

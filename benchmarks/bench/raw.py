@@ -37,7 +37,7 @@ def small_produce(topic: str) -> bytes:
 
 
 class Replies:
-    """Splits the bytes of one connection into replies and counts them."""
+    """The replies in the bytes of one connection, which are counted."""
 
     __slots__ = ("_rest", "latest")
 

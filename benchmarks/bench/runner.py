@@ -40,7 +40,7 @@ class Plan:
 
 @dataclass(slots=True)
 class Runner:
-    """Carries out a plan. Calls `on_progress` with a line for each event, and `on_advance` after each run."""
+    """What carries out a plan. It calls `on_progress` with a line for each event, and `on_advance` after each run."""
 
     plan: Plan
     on_progress: OnProgress

@@ -24,7 +24,7 @@ FAILED: Final = 1
 
 
 class Interrupts:
-    """Turns the first SIGINT, SIGTERM or SIGHUP into KeyboardInterrupt, and ignores later ones.
+    """The signals SIGINT, SIGTERM and SIGHUP: the first one becomes KeyboardInterrupt, and later ones are ignored.
 
     So cleaning up, which takes a second, is not interrupted by further Ctrl-C.
     """

@@ -44,7 +44,7 @@ def prepare(screen: Screen) -> None:
 
 
 class _Watch:
-    """Updates a step's description with the stage and the size of the download."""
+    """The updates of a step's description with the stage and the size of the download."""
 
     def __init__(self, step: Step) -> None:
         self.lines: list[str] = []

@@ -37,7 +37,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Reporter:
-    """Keeps a client program's totals, and prints them regularly."""
+    """The totals of a client program, which are printed regularly."""
 
     __slots__ = (
         "_interval_s",

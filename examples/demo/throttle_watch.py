@@ -37,7 +37,7 @@ class _Client:
 
 
 class ThrottleWatch:
-    """Counts throttled requests, muted time and lost connections of each client id."""
+    """The counts of throttled requests, muted time and lost connections of each client id."""
 
     headrace_hooks = HOOK_VERSION
 

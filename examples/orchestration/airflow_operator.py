@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class HeadracePipelineOperator(BaseOperator):
-    """Runs ``headrace pipeline run PLAN``."""
+    """An operator that runs ``headrace pipeline run PLAN``."""
 
     template_fields = ("plan",)
 

@@ -82,7 +82,7 @@ def _reason(error: Exception) -> str:
 
 
 class _NoRedirects(urllib.request.HTTPRedirectHandler):
-    """Leaves redirects to the handler of errors."""
+    """A handler that leaves redirects to the handler of errors."""
 
     def redirect_request(
         self, req: urllib.request.Request, fp: IO[bytes], code: int, msg: str, headers: Message, newurl: str

@@ -78,7 +78,7 @@ def wall_clock_s() -> int:
 
 
 class Ingest:
-    """Writes batches of lines to the lake."""
+    """The writer of batches of lines to the lake."""
 
     def __init__(
         self,

@@ -39,7 +39,8 @@ _TYPES: Final = {each: ResourceType[each.name] for each in Resource}
 
 
 class Authorization:
-    """Decides about requests by the rules of the configuration. Takes no part while it is not enabled."""
+    """The plugin that decides about requests by the rules of the configuration. It takes no part while it is not
+    enabled."""
 
     headrace_hooks = HOOK_VERSION
 

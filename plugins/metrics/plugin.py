@@ -89,7 +89,7 @@ class Metrics:
 
 
 class SnapshotSource:
-    """Takes snapshots of the buckets, one at a time."""
+    """The source of snapshots of the buckets, one at a time."""
 
     def __init__(self, context: PluginContext, options: MetricsOptions) -> None:
         self._run_on_loop = context.run_on_loop

@@ -50,8 +50,8 @@ class Exporter(Protocol):
 
 
 class PushThread:
-    """Owns the exporter and the thread. ``take`` returns a snapshot taken on the event loop, and raises `RuntimeError`
-    when no loop runs. The counters may be read from other threads."""
+    """The owner of the exporter and the thread. ``take`` returns a snapshot taken on the event loop, and raises
+    `RuntimeError` when no loop runs. The counters may be read from other threads."""
 
     def __init__(
         self,

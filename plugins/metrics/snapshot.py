@@ -60,7 +60,7 @@ class Snapshot:
 
 
 class BucketReader:
-    """Reads the buckets and remembers which have their own series.
+    """A reader of the buckets, which remembers the ones that have their own series.
 
     Only one `steps` may run at a time; other code may use the buckets between its steps.
     """

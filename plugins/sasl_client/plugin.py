@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class SaslClient:
-    """Authenticates the proxy to brokers. Called last, so that other plugins take precedence."""
+    """The plugin that authenticates the proxy to brokers. Called last, so that other plugins take precedence."""
 
     headrace_hooks = HOOK_VERSION
 

@@ -21,7 +21,8 @@ log = structlog.get_logger("headrace.authentication")
 
 
 class SaslIdentity:
-    """Names users by the SASL exchanges that it observes. Called last, so that other plugins take precedence."""
+    """The plugin that names users by the SASL exchanges that it observes. Called last, so that other plugins take
+    precedence."""
 
     headrace_hooks = HOOK_VERSION
 

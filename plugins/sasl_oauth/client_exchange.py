@@ -84,7 +84,7 @@ def _extensions(text: str) -> Pairs:
 
 
 class OAuthClientExchange:
-    """Authenticates one connection to a broker (`headrace.quota_callbacks.sasl.ClientExchange`)."""
+    """The authentication of one connection to a broker (`headrace.quota_callbacks.sasl.ClientExchange`)."""
 
     __slots__ = ("_credentials", "_over", "_token", "_tokens")
 

@@ -69,7 +69,7 @@ class Schedule:
 
 
 class KeyRefresher:
-    """Owns the current keys and the thread. The attributes may be read from other threads."""
+    """The owner of the current keys and the thread. The attributes may be read from other threads."""
 
     def __init__(self, fetch: Callable[[], bytes], schedule: Schedule) -> None:
         """``fetch`` returns the document with the keys; it blocks, and raises `FetchError`."""

@@ -33,7 +33,7 @@ class _State(Enum):
 
 
 class OAuthServerExchange:
-    """Authenticates one client (`headrace.quota_callbacks.sasl.ServerExchange`)."""
+    """The authentication of one client (`headrace.quota_callbacks.sasl.ServerExchange`)."""
 
     __slots__ = ("_claimed", "_now_s", "_reason", "_state", "_verifier")
 

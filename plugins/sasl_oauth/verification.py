@@ -46,7 +46,7 @@ class _Registry(JWSRegistry):
 
 
 class TokenVerifier:
-    """Verifies the tokens of one issuer."""
+    """The verification of the tokens of one issuer."""
 
     __slots__ = ("_algorithms", "_registry", "_rules", "_source")
 

@@ -22,7 +22,8 @@ _NAME = "sasl_users"
 
 
 class SaslUsers:
-    """Authenticates clients in place of the broker. Called last, so that other plugins take precedence."""
+    """The plugin that authenticates clients in place of the broker. Called last, so that other plugins take
+    precedence."""
 
     headrace_hooks = HOOK_VERSION
 

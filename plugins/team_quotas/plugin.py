@@ -35,7 +35,7 @@ KEYS: Final = frozenset(key.value for key in QuotaKey)
 
 
 class TeamQuotas:
-    """Defines the entity type ``team``. Does nothing while no team is configured."""
+    """The plugin that defines the entity type ``team``. It does nothing while no team is configured."""
 
     headrace_hooks = HOOK_VERSION
 

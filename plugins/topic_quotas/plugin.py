@@ -57,7 +57,8 @@ has the same maximum, and takes about as much."""
 
 
 class TopicQuotas:
-    """Defines the entity type ``topic``, and enforces its quotas. Does nothing unless it is enabled."""
+    """The plugin that defines the entity type ``topic``, and enforces its quotas. It does nothing unless it is
+    enabled."""
 
     headrace_hooks = HOOK_VERSION
 

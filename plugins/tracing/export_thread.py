@@ -67,7 +67,7 @@ class Exporter(Protocol):
 
 
 class ExportThread:
-    """Owns the exporter and the thread. The counters may be read from other threads."""
+    """The owner of the exporter and the thread. The counters may be read from other threads."""
 
     def __init__(
         self,
@@ -188,7 +188,7 @@ class PausingSpans(list[ReadableSpan]):
 
 
 class _LossReport:
-    """Logs one line when records begin to be lost, and then at most one in `REPORT_EVERY_S`."""
+    """The log of losses: one line when records begin to be lost, and then at most one in `REPORT_EVERY_S`."""
 
     def __init__(self) -> None:
         self._reported = 0

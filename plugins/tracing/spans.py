@@ -66,7 +66,7 @@ Attributes = dict[str, "str | int | float"]
 
 
 class _ChosenTraceId(RandomIdGenerator):
-    """Generates the trace id of the record, by which the event loop has sampled the request."""
+    """A generator of the trace id of the record, by which the event loop has sampled the request."""
 
     def __init__(self) -> None:
         self.trace_id = 0
@@ -76,7 +76,7 @@ class _ChosenTraceId(RandomIdGenerator):
 
 
 class _Ended(SpanProcessor):
-    """Collects the spans that have ended."""
+    """A collector of the spans that have ended."""
 
     def __init__(self) -> None:
         self.spans: list[ReadableSpan] = []
@@ -86,7 +86,7 @@ class _Ended(SpanProcessor):
 
 
 class SpanBuilder:
-    """Builds the spans of one record at a time, with the resource and the limits that the SDK's variables set."""
+    """A builder of the spans of one record at a time, with the resource and the limits that the SDK's variables set."""
 
     def __init__(self) -> None:
         self.cluster_id: str | None = None

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class Encoder:
-    """Encodes the records of one instance and numbers them."""
+    """The encoding of the records of one instance, which numbers them."""
 
     def __init__(self, instance: str) -> None:
         self.instance = instance

@@ -45,7 +45,7 @@ _TAIL: Final = 64 * 1024
 
 
 class FileSink:
-    """Writes the current file, and manages the completed files in the folder."""
+    """The writer of the current file, which also manages the completed files in the folder."""
 
     accepts_loss_records = True
 

@@ -31,7 +31,7 @@ FLUSH_S: Final = 2.0
 
 
 class KafkaSink:
-    """Owns the producer. The number of unacknowledged records in memory is bounded by librdkafka's
+    """The owner of the producer. The number of unacknowledged records in memory is bounded by librdkafka's
     ``queue.buffering.max.messages``."""
 
     removed = 0

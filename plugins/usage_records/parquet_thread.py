@@ -36,7 +36,7 @@ LAST_BLOCK_S: Final = 1.0
 
 
 class ParquetThread:
-    """Owns the thread and the journals that were given to it."""
+    """The owner of the thread and of the journals that were given to it."""
 
     def __init__(self, group_id: int | None = None) -> None:
         """The group ``group_id`` may read the files."""

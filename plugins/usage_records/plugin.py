@@ -45,7 +45,7 @@ _MUTATIONS: Final = frozenset(
 
 
 class UsageRecords:
-    """Records the usage per user, client id and API for each second, in files or a topic."""
+    """The plugin that records the usage per user, client id and API for each second, in files or a topic."""
 
     headrace_hooks = HOOK_VERSION
 

@@ -64,7 +64,7 @@ class Sink(Protocol):
 
 
 class WriterThread:
-    """Owns the sink and the thread. The counters may be read from other threads."""
+    """The owner of the sink and the thread. The counters may be read from other threads."""
 
     def __init__(
         self,

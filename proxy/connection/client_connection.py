@@ -38,7 +38,7 @@ log = structlog.get_logger("headrace.connection")
 
 
 class ClientConnection:
-    """Owns the sockets to the client and the broker, and the nursery of the two relays.
+    """The owner of the sockets to the client and the broker, and of the nursery of the two relays.
 
     *Cancellation:* closes both sockets at once; the client gets no reply to requests in flight, as when a broker dies.
     """

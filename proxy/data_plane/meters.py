@@ -41,7 +41,7 @@ class _Credit(Enum):
 
 
 class BucketMeter:
-    """Charges one bucket in the threads of the data plane."""
+    """What charges one bucket in the threads of the data plane."""
 
     __slots__ = (
         "_credit",

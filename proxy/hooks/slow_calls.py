@@ -46,7 +46,7 @@ _REMEMBERED: Final = 16
 
 
 class SlowCalls:
-    """Counts the calls that take longer than ``plugins.slow_call``, and logs them once a minute by plugin and hook."""
+    """The calls that take longer than ``plugins.slow_call``: counted, and logged once a minute by plugin and hook."""
 
     def __init__(self, limit_s: float) -> None:
         self.limit_s = limit_s

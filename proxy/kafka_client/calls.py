@@ -64,7 +64,7 @@ class Call:
 
 
 class Caller:
-    """Makes calls to one cluster."""
+    """What makes calls to one cluster."""
 
     def __init__(self, cluster: Cluster, settings: ClientSettings) -> None:
         self._cluster = cluster

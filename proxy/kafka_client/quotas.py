@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 
 class AnyName(Enum):
-    """Matches every entity that has the entity type, the default included."""
+    """What matches every entity that has the entity type, the default included."""
 
     ANY_NAME = "<any>"
 
@@ -49,7 +49,7 @@ _NEEDED: Final = "it may need a newer version of Kafka, or, if it is a proxy, a 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FilterComponent:
-    """Matches entities by one entity type: by a name, `DEFAULT`, or `ANY_NAME` (``ClientQuotaFilterComponent``)."""
+    """A condition on one entity type: by a name, `DEFAULT`, or `ANY_NAME` (``ClientQuotaFilterComponent``)."""
 
     entity_type: str
     """`headrace.quota_callbacks.entities.USER`, ``CLIENT_ID``, ``IP``, or a type of a plugin."""
@@ -58,7 +58,7 @@ class FilterComponent:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QuotaFilter:
-    """Matches entities that match every component (``ClientQuotaFilter``).
+    """A filter for entities that match every component (``ClientQuotaFilter``).
 
     With ``strict``, entities with further entity types do not match. A filter without components matches every entity,
     or with ``strict`` none.

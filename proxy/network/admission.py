@@ -106,7 +106,7 @@ class UserRefusal(NamedTuple):
 
 
 class Admission:
-    """Decides about each connection, counts the ones that are served, and closes the others.
+    """The decision about each new connection: those that are served are counted, and the others closed.
 
     At most ``max_delayed`` refused connections wait to be closed.
     """

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 class Dialler(Protocol):
-    """Connects to brokers; implemented by `headrace.proxy.network.upstream.Upstream`."""
+    """What connects to brokers; implemented by `headrace.proxy.network.upstream.Upstream`."""
 
     setting: str
     tls: TlsContext | None

@@ -90,7 +90,7 @@ def open_descriptors() -> int:
 
 
 class Overload:
-    """Decides whether connections are accepted now."""
+    """The decision whether connections are accepted now."""
 
     def __init__(
         self, counters: Counters, *, descriptors: int = sys.maxsize, opened: int = 0, max_memory_bytes: int = 0

@@ -64,7 +64,7 @@ class Pipes:
 
 
 class Splice:
-    """Moves the bytes of one direction of a connection. Owns a pipe only while there are bytes in it.
+    """The spliced bytes of one direction of a connection. It has a pipe only while there are bytes in it.
 
     *Backpressure:* nothing is read from ``source`` until ``target`` has accepted the `held` bytes.
     """

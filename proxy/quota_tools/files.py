@@ -117,7 +117,7 @@ def _json_values(table: Mapping[str, Any], reader: _Reader) -> tuple[tuple[str, 
 
 
 class _Reader:
-    """Collects the quotas of a document, and all faults."""
+    """A collector of the quotas of a document, and of all faults."""
 
     def __init__(self, *, names_default: Callable[[object], bool], default_rule: str) -> None:
         self.quotas: dict[QuotaEntity, dict[str, float]] = {}

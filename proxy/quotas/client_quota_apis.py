@@ -79,8 +79,8 @@ class KnownBrokersQuotas(Protocol):
 
 
 class ClientQuotaApis:
-    """Answers DescribeClientQuotas and AlterClientQuotas. Without a store, ``follower`` is ``None``, and quotas can
-    only be described."""
+    """The answers to DescribeClientQuotas and AlterClientQuotas. Without a store, ``follower`` is ``None``, and quotas
+    can only be described."""
 
     def __init__(
         self,

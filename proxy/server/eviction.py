@@ -33,7 +33,7 @@ def return_large_objects() -> None:
 
 
 class MemoryLimit:
-    """Chooses the connections to close. Created by the server."""
+    """The choice of the connections to close. Created by the server."""
 
     __slots__ = ("_connections",)
 

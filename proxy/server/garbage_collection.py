@@ -16,7 +16,7 @@ collection."""
 
 
 class Collector:
-    """Freezes long-lived objects. There is one in a process."""
+    """The freezing of long-lived objects. There is one in a process."""
 
     __slots__ = ("_counts",)
 

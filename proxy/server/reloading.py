@@ -45,7 +45,7 @@ MOST_LOGGED_CHANGES: Final = 100
 
 
 class Reloader:
-    """Owns the configuration that is in force, and applies changes of it."""
+    """The owner of the configuration that is in force, which applies changes of it."""
 
     def __init__(
         self,

@@ -61,7 +61,7 @@ NOT_HELD: Final = Throttle(throttle_ms=0, hold=True, ask_again=True)
 
 
 class BucketSource(ABC):
-    """Finds the bucket that a request is charged to: for each quota key one bucket, or none.
+    """The buckets that a request is charged to: for each quota key one bucket, or none.
 
     `ClientQuotas` has the buckets of users and client ids. A plugin that enforces quotas of an entity type of its own
     has a further source, `headrace.quota_callbacks.buckets.quota_scope.QuotaScope`.

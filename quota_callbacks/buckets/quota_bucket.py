@@ -35,7 +35,7 @@ NEVER_USED: Final = -(2**63)
 
 
 class Meter(Protocol):
-    """Charges a bucket in other threads, within the bucket's credit."""
+    """What charges a bucket in other threads, within the bucket's credit."""
 
     def withdraw(self) -> None:
         """Record what was charged, and charge nothing more until the caller's event has been handled."""

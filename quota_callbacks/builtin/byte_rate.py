@@ -38,7 +38,7 @@ PRODUCED, FETCHED = QuotaKey.PRODUCER_BYTE_RATE, QuotaKey.CONSUMER_BYTE_RATE
 
 
 class ByteRate(BucketCallback):
-    """Charges the bytes of Produce, Fetch and ShareFetch."""
+    """The callback that charges the bytes of Produce, Fetch and ShareFetch."""
 
     keys: ClassVar[frozenset[QuotaKey]] = frozenset({PRODUCED, FETCHED})
 

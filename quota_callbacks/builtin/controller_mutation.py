@@ -59,7 +59,7 @@ TOKENS: Final = (KEY, "tokens")
 
 
 class ControllerMutation(BucketCallback):
-    """Charges controller mutations."""
+    """The callback that charges controller mutations."""
 
     keys: ClassVar[frozenset[QuotaKey]] = frozenset({KEY})
 

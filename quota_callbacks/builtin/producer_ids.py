@@ -35,7 +35,7 @@ _id_of = itemgetter(3)
 
 
 class ProducerIds(BucketCallback):
-    """Charges new producer ids."""
+    """The callback that charges new producer ids."""
 
     keys: ClassVar[frozenset[QuotaKey]] = frozenset({KEY})
 

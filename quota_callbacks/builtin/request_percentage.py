@@ -80,7 +80,7 @@ class HighestRatios:
 
 
 class RequestPercentage(BucketCallback):
-    """Charges thread time."""
+    """The callback that charges thread time."""
 
     keys: ClassVar[frozenset[QuotaKey]] = frozenset({KEY})
 

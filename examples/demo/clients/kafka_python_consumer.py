@@ -57,7 +57,7 @@ def _read(consumer: Any, topic: str, reporter: Reporter) -> None:
 
 
 class _LogReader(logging.Handler):
-    """Reads throttle times and errors from the library's log, since the library does not report them otherwise.
+    """A reader of throttle times and errors in the library's log, since the library does not report them otherwise.
 
     The library also logs an error when a throttled connection cannot be used; it is not counted.
     """

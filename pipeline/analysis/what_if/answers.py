@@ -168,7 +168,7 @@ def partitions(spark: SparkSession) -> int:
 
 
 class _Table:
-    """Makes record batches with the columns `ANSWERS`."""
+    """A maker of record batches with the columns `ANSWERS`."""
 
     def __init__(self, buckets: Buckets) -> None:
         each = buckets.buckets

@@ -84,7 +84,7 @@ def _in_order(events: DataFrame) -> DataFrame:
 
 
 class _Namer:
-    """Finds the name of an event's bucket by the quotas that apply at its line."""
+    """The names of events' buckets, by the quotas that apply at the lines of the events."""
 
     def __init__(self, quotas: Quotas) -> None:
         self._quotas = quotas
@@ -127,7 +127,7 @@ class _Namer:
 
 
 class _Run:
-    """Charges the events of one bucket after the other."""
+    """A run that charges the events of one bucket after the other."""
 
     def __init__(self, quotas: Quotas) -> None:
         self._quotas = quotas

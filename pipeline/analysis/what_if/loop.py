@@ -61,7 +61,7 @@ class Replays:
 
 
 class Loop:
-    """Charges events both as recorded and with waiting senders.
+    """The loop that charges events both as recorded and with waiting senders.
 
     Both are equal until the first throttle; from then on, waiting senders have a copy of the bucket.
     """

@@ -122,7 +122,7 @@ class _Open:
 
 
 class Totals:
-    """Sums up charges that arrive in the order of their keys."""
+    """The sums of charges that arrive in the order of their keys."""
 
     def __init__(self, buckets: Buckets, quotas: Quotas, *, chunk: int = CHUNK) -> None:
         self._buckets = buckets.buckets

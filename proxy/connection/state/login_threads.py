@@ -24,7 +24,7 @@ LOGIN_THREADS: Final = 2
 
 
 class LoginThreads:
-    """Runs computations in threads, at most ``most`` at a time."""
+    """The threads of computations, at most ``most`` at a time."""
 
     __slots__ = ("_running", "_waiting", "most")
 

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 
 class ClientQuotaAnswers(Protocol):
-    """Answers the client quota APIs; implemented by `headrace.proxy.quotas.client_quota_apis.ClientQuotaApis`."""
+    """What answers the client quota APIs; implemented by `headrace.proxy.quotas.client_quota_apis.ClientQuotaApis`."""
 
     async def answer(
         self,

@@ -28,7 +28,7 @@ def random_distance() -> int:
 
 
 class ThreadTimeSampler:
-    """Selects the steps that are measured. One for the process."""
+    """The selection of the steps that are measured. One for the process."""
 
     __slots__ = ("_distance", "_left")
 
@@ -51,7 +51,8 @@ class ThreadTimeSampler:
 
 
 class Stopwatch:
-    """Measures the thread time of one task from its creation on, without that of other tasks while this one waits.
+    """The thread time of one task from the creation of this object on, without that of other tasks while this one
+    waits.
 
     Only one stopwatch in `ONE_OF` measures on average; the others return 0.
     """

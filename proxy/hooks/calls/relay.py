@@ -29,7 +29,7 @@ _NAMES: Final = tuple(field.name for field in fields(RelayTerms))
 
 
 class RelayCalls:
-    """Calls the hooks that give the terms of requests for which no plugin is called."""
+    """The calls of the hooks that give the terms of requests for which no plugin is called."""
 
     def __init__(
         self,

@@ -25,7 +25,7 @@ _MOST_MECHANISMS_SHOWN: Final = 10
 
 
 class Ask(Protocol):
-    """Sends one request on the connection, and returns the reply."""
+    """What sends one request on the connection, and returns the reply."""
 
     async def __call__(self, api_key: ApiKey, message: Message) -> Message:
         """Raise what `headrace.proxy.kafka_client.connection.broker_connection.BrokerConnection.request` raises."""

@@ -47,7 +47,7 @@ class _Handshake:
 
 
 class Handshakes:
-    """Does the handshakes of all clients. ``most`` and ``timeout_s`` may be replaced on reload."""
+    """The handshakes of all clients. ``most`` and ``timeout_s`` may be replaced on reload."""
 
     def __init__(self, counters: Counters, *, most: int, timeout_s: float) -> None:
         self.most = most

@@ -44,7 +44,7 @@ ANSWERS: Final = "TLS: too many requests for new keys, or for a renegotiation"
 
 
 class RecordEnds:
-    """Follows the headers of the records of one direction, however the bytes are cut."""
+    """A scanner of the headers of the records of one direction, however the bytes are cut."""
 
     __slots__ = ("_header", "_left", "records", "size")
 
@@ -144,7 +144,7 @@ class RecordEnds:
 
 
 class PeerLimits:
-    """Counts what a peer makes this side compute without sending data.
+    """The bounds of what a peer makes this side compute without sending data.
 
     `count_answer` and `count_data` return the reason to end the connection, or an empty string.
     """

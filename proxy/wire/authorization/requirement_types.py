@@ -35,7 +35,7 @@ def cluster(operation: Operation) -> Action:
 
 
 class TopicsById:
-    """Resolves the topics of one request that are named by their ids."""
+    """The resolution of the topics of one request that are named by their ids."""
 
     __slots__ = ("name_of", "unknown")
 

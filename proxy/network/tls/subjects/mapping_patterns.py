@@ -52,14 +52,14 @@ class Boundary(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Characters:
-    """Consumes one character within these ranges."""
+    """A state that consumes one character within these ranges."""
 
     ranges: Ranges
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Split:
-    """Continues at either of two distances, the first one by preference."""
+    """A state that continues at either of two distances, the first one by preference."""
 
     first: int
     second: int
@@ -67,14 +67,14 @@ class Split:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Jump:
-    """Continues at a distance."""
+    """A state that continues at a distance."""
 
     distance: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Save:
-    """Stores the position as the start or the end of a group."""
+    """A state that stores the position as the start or the end of a group."""
 
     slot: int
 

@@ -92,7 +92,7 @@ def _both_cases(ranges: Ranges) -> Ranges:
 
 
 class _Parser:
-    """Reads a pattern into states, by recursive descent."""
+    """A parser by recursive descent, from a pattern to states."""
 
     def __init__(self, text: str) -> None:
         self._text = text
