@@ -1,7 +1,7 @@
 """A receiver of OTLP traces and metrics over HTTP, for tests: a real server on a port of its own, and what came
 as plain values.
 
-It can be told to answer with an error, or to hang. Made by the fixture `otlp_receiver` of tests/plugins/conftest.py, or
+It can be set to answer with an error, or to hang. Made by the fixture `otlp_receiver` of tests/plugins/conftest.py, or
 by hand: ``with OtlpReceiver() as receiver: ...``.
 """
 

@@ -125,7 +125,7 @@ def java_clients(port: int, topic: str, authority: Authority, folder: Path) -> I
     names = [f"bootstrap.{DOMAIN}", *(f"broker-{node_id}.{DOMAIN}" for node_id in BROKERS)]
     hosts.write_text("".join(f"{BALANCER} {name}\n" for name in names), encoding="ascii")
     security = {"security.protocol": "SSL", **ClientTls(authority=authority).java_properties()}
-    # The tool sets no retries unless it is told to.
+    # The tool sets no retries unless it is asked to.
     settings = {"enable.idempotence": "true", "retries": "2147483647", **security}
     for file, properties in (("producer", settings), ("consumer", security)):
         text = "".join(f"{key}={value}\n" for key, value in properties.items())

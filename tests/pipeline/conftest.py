@@ -101,7 +101,7 @@ LONG_RUN: Final = {
     "test_recommend": """the_default_entity_gets_what_is_enough_for_most the_window_is_the_one_of_the_key
         without_recorded_producer_ids_those_asked_for_count
         a_part_of_the_seconds_may_be_throttled_and_quotas_have_a_least an_entity_can_be_a_client_id_or_a_pair
-        what_if_throttles_nobody_with_these_quotas_and_somebody_with_less a_peak_is_followed_if_asked
+        what_if_throttles_no_client_with_these_quotas_and_some_with_less a_peak_is_followed_if_asked
         the_files_have_the_largest_and_say_what_they_lack options_reach_the_rules
         no_usage_is_no_error_and_leaves_what_is_there""",
     "test_recommend_numpy": """rows_are_those_of_numpy percentiles_of_other_keys_are_those_of_numpy
@@ -122,8 +122,8 @@ LONG_RUN: Final = {
         a_trace_without_quotas_throttles_no_one
         quotas_come_from_a_configuration_file_or_a_part_of_one
         waiting_senders_are_computed_as_if_from_the_beginning another_channel_of_the_same_bucket_is_not_muted
-        who_falls_behind_for_good_keeps_a_bounded_number_of_lots what_is_where_the_output_goes_stays
-        no_usage_is_no_answer as_recorded_the_result_equals_that_of_replay what_the_records_cannot_tell_is_reported
+        the_queue_of_a_sender_that_falls_behind_for_good_is_bounded what_is_where_the_output_goes_stays
+        no_usage_is_no_answer as_recorded_the_result_equals_that_of_replay what_the_records_cannot_show_is_reported
         times_that_go_back_are_found_wherever_the_trace_is_cut""",
     "test_demand": "the_command_charges_demand demand_is_spread_over_the_seconds_of_a_mute",
     "test_focus": "the_command_exports_bills_whose_sum_is_that_of_their_totals",
@@ -132,7 +132,7 @@ LONG_RUN: Final = {
         folders_below_are_taken_in an_hour_has_one_file_of_a_batch_or_several_if_it_has_many_records
         a_lost_checkpoint_doubles_nothing a_batch_can_be_repeated a_table_without_a_newer_column_has_nulls_in_it
         a_folder_without_usage_files_is_reported nothing_new_is_nothing_to_do
-        what_is_no_record_is_put_aside_with_where_it_was
+        what_is_no_record_is_quarantined_with_its_place
         a_file_that_was_removed_or_cannot_be_read_is_an_error_and_read_by_the_next_run""",
     "test_ingest_command": """more_instances_than_are_shown
         late_lines_are_taken_in_when_no_hour_is_final it_follows_until_a_signal
@@ -146,8 +146,8 @@ LONG_RUN: Final = {
         a_record_that_is_there_already_is_not_late
         the_histories_of_several_proxies_do_not_make_each_other_late
         a_run_that_was_killed_goes_on_under_its_watermark
-        what_is_put_aside_for_its_schema_is_taken_in_after_an_update_though_its_hour_is_final
-        a_clock_that_is_ahead_makes_nobody_late""",
+        what_is_quarantined_for_its_schema_is_ingested_after_an_update_though_its_hour_is_final
+        a_clock_that_is_ahead_makes_no_record_of_others_late""",
     "test_tables": "readers_see_all_changes_of_a_release_or_none",
     "test_report": """what_has_no_rows_is_not_asked_for
         others_are_summed_so_that_all_is_all usage_without_throttles_or_bytes days_are_those_asked_for

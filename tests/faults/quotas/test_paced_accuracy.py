@@ -278,7 +278,7 @@ class Watched:
             }
         )
 
-    def _told(self, error: KafkaError | None, _: object) -> None:
+    def _delivered(self, error: KafkaError | None, _: object) -> None:
         if error is None:
             self.delivered += 1
         else:
@@ -286,7 +286,7 @@ class Watched:
 
     def produce(self, count: int) -> None:
         for _ in range(count):
-            self._producer.produce(self._topic, self._value, on_delivery=self._told)
+            self._producer.produce(self._topic, self._value, on_delivery=self._delivered)
 
     def __enter__(self) -> Self:
         return self

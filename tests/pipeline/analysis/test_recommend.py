@@ -348,7 +348,7 @@ def answer(usage_: DataFrame, found: DataFrame, factor: float) -> dict[tuple[str
     return {(row.key, row.user): (row.held, row.events) for row in summed.collect()}
 
 
-def test_what_if_throttles_nobody_with_these_quotas_and_somebody_with_less(spark: SparkSession) -> None:
+def test_what_if_throttles_no_client_with_these_quotas_and_some_with_less(spark: SparkSession) -> None:
     used = usage(spark, mixed(7)).cache()
     found = recommend(used, Rules(least=NO_LEAST, headroom=1, follow_peaks=True, default=False)).cache()
     keys = {(key.value, user) for key in QuotaKey for user in "ab"}

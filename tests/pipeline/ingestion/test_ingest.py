@@ -243,7 +243,7 @@ def test_a_batch_can_be_repeated(lake: Lake, spark: SparkSession, monkeypatch: p
     assert len(quarantined(lake)) == 2
 
 
-def test_what_is_no_record_is_put_aside_with_where_it_was(lake: Lake, tmp_path: Path) -> None:
+def test_what_is_no_record_is_quarantined_with_its_place(lake: Lake, tmp_path: Path) -> None:
     write_lines(tmp_path / "in" / "usage-a-1.jsonl", "broken", record(schema=9), record())
     outcome = take_in(lake, tmp_path / "in")
     assert outcome.records == 1

@@ -104,7 +104,7 @@ def test_a_run_that_was_killed_goes_on_under_its_watermark(
     assert Watermark(lake).second() == NOON + 9 * DAY_S
 
 
-def test_what_is_put_aside_for_its_schema_is_taken_in_after_an_update_though_its_hour_is_final(
+def test_what_is_quarantined_for_its_schema_is_ingested_after_an_update_though_its_hour_is_final(
     lake: Lake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write_lines(tmp_path / "in" / "usage-a-1.jsonl", record(NOON, sequence=1, schema=2))
@@ -172,7 +172,7 @@ def test_records_of_days_that_were_removed_are_skipped(lake: Lake, tmp_path: Pat
 # --- clocks that are ahead ---
 
 
-def test_a_clock_that_is_ahead_makes_nobody_late(lake: Lake, tmp_path: Path) -> None:
+def test_a_clock_that_is_ahead_makes_no_record_of_others_late(lake: Lake, tmp_path: Path) -> None:
     ahead = NOON + 400 * DAY_S
     lost = {"schema": 1, "kind": "lost", "instance": "p", "sequence": 7, "second": ahead, "records": 1}
     write_lines(

@@ -194,16 +194,16 @@ async def throttled_s(book: Book, row: ApiRow, version: int, *, broker_ms: int, 
     A patient client sends the follow-up after the throttle time of the reply, any other at once. ``broker_ms`` is the
     broker's own throttle time.
     """
-    told_ms = max(THROTTLE_MS, broker_ms)
+    expected_ms = max(THROTTLE_MS, broker_ms)
     fields = reply_of(row, version, broker_ms)
-    expected = reply_of(row, version, told_ms)
+    expected = reply_of(row, version, expected_ms)
     if row.key in NAMES_BROKERS:
         expected = with_the_proxys_address(expected)
     begin_s = trio.current_time()
     answer = await book.round_trip(asking(row, version), reply(row.key, version, 1, **fields))
     assert trio.current_time() == begin_s, "the reply was held back"
     fields = read_reply(row.key, version, answer)
-    assert fields.get("throttle_time_ms") == (told_ms if row.has_throttle_time(version) else None)
+    assert fields.get("throttle_time_ms") == (expected_ms if row.has_throttle_time(version) else None)
     assert answer == reply(row.key, version, 1, **expected)
     if patient:
         await trio.sleep(fields["throttle_time_ms"] / 1000)

@@ -141,7 +141,7 @@ def test_a_refusal_does_not_keep_a_bucket_that_nothing_was_recorded_in() -> None
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_a_wrong_window_is_found_and_told(seed: int) -> None:
+def test_a_wrong_window_is_found_and_reported(seed: int) -> None:
     """The comparison can fail: Headrace's window has one sample more than Kafka's here."""
     trace = RandomTrace(seed)
     wrong = Window(samples=trace.window.samples + 1, seconds=trace.window.seconds)

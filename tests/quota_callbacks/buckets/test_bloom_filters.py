@@ -129,7 +129,7 @@ def test_slices_get_larger_by_the_factor() -> None:
     assert (third, fourth) == (second * bloom_filters.GROWTH, third * bloom_filters.GROWTH)
 
 
-def test_a_full_filter_goes_on_telling_and_adds_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_filter_goes_on_answering_and_adds_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bloom_filters, "MAX_BYTES", 12_000)
     ids = ids_of(2, 40_000)
     bloom = GrowingBloomFilter(64, 0.01)
@@ -284,7 +284,7 @@ def test_a_seed_makes_other_filters_of_the_same_ids() -> None:
     down_ms=st.integers(0, 2 * HOUR_MS),
     clock_ms=st.integers(-HOUR_MS, HOUR_MS),
 )
-def test_a_restored_state_tells_the_same(early: list[int], late: list[int], down_ms: int, clock_ms: int) -> None:
+def test_a_restored_state_answers_the_same(early: list[int], late: list[int], down_ms: int, clock_ms: int) -> None:
     before = TimedBloomFilters(HOUR_MS, 0.01, 8, seed=77)
     for each in early:
         before.seen_or_add(each, 1_000)

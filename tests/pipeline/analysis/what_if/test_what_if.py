@@ -343,7 +343,7 @@ def test_another_channel_of_the_same_bucket_is_not_muted() -> None:
     assert delay.waits == 2  # its first charge finds the bucket overdrawn, its second comes later
 
 
-def test_who_falls_behind_for_good_keeps_a_bounded_number_of_lots() -> None:
+def test_the_queue_of_a_sender_that_falls_behind_for_good_is_bounded() -> None:
     usages = [(second * 1000, "a", 5000.0) for second in range(3 * QUEUED)]
     replay = Replay(WINDOWS)
     replay.alter(change("u", producer_byte_rate=1000))
@@ -392,7 +392,7 @@ def test_quotas_are_asked_about_in_one_cluster(tables: Lake, tmp_path: Path) -> 
     assert "1 buckets, of which 0 are throttled" in output
 
 
-def test_what_the_records_cannot_tell_is_reported(spark: SparkSession, tmp_path: Path, queries: list[str]) -> None:
+def test_what_the_records_cannot_show_is_reported(spark: SparkSession, tmp_path: Path, queries: list[str]) -> None:
     """At a steady 900 bytes a second, 12 seconds have 10,800 bytes, which Kafka may have divided by 10 seconds."""
     tables = Lake(spark, str(tmp_path / "lake"))
     steady = [record(NOON + second, request_bytes=900) for second in range(60)]
