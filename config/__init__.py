@@ -8,7 +8,7 @@ sockets. Of the project it imports only `quota_callbacks`, whose `options` all t
     quota_names      checking the names of quota keys and entity types, once plugins have defined theirs
     tables           further tables, a module for each
     keys             the base class of sections, and the list of all keys
-    values           addresses, broker ids, durations and sizes
+    values           addresses, broker ids and numbers of threads
     loading          reading a file, flags and environment variables into a `Config`
     overrides        the flags and environment variables that set keys
     rules            constraints between keys

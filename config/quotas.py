@@ -14,7 +14,6 @@ from typing import Annotated, Any, Final
 from pydantic import ConfigDict, ModelWrapValidatorHandler, ValidationError, WrapValidator, model_validator
 
 from headrace.config.keys import Key, Section
-from headrace.config.values import SIZE_PATTERN, SIZE_UNITS, duration, parse_size_bytes
 from headrace.quota_callbacks.definitions import BUILTIN_SCHEMA, INT_MAX, QuotaSchema, ip_address
 from headrace.quota_callbacks.entities import (
     CLIENT_ID,
@@ -40,6 +39,7 @@ from headrace.quota_callbacks.options import (
     whole,
 )
 from headrace.quota_callbacks.policies import EnforcementMode, NewConnections, Quota, QuotaPolicy
+from headrace.quota_callbacks.units import SIZE_PATTERN, SIZE_UNITS, duration, parse_size_bytes
 from headrace.quota_callbacks.verdicts import MAX_THROTTLE_MS
 
 LIMIT_KEYS: Final = (*(key.value for key in QuotaKey), CONNECTION_CREATION_RATE)

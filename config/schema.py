@@ -21,12 +21,13 @@ from headrace.config.tables.limits import Limits
 from headrace.config.tables.listeners import FURTHER_LISTENERS, FurtherListener, Listen, ListenerTables, Upstream
 from headrace.config.tables.plugins import Plugins
 from headrace.config.tables.windows import BrokerQuota, Controller, Producer
-from headrace.config.values import duration, size, thread_count
+from headrace.config.values import thread_count
 from headrace.quota_callbacks.buckets.sampled_rate import Window
 from headrace.quota_callbacks.definitions import INT_MAX
 from headrace.quota_callbacks.entities import QuotaEntity, QuotaKey
 from headrace.quota_callbacks.options import TRUE_OR_FALSE, Fault, choice, list_of, text, whole
 from headrace.quota_callbacks.policies import Quota
+from headrace.quota_callbacks.units import duration, size
 from headrace.quota_callbacks.value_texts import Path
 
 

@@ -21,6 +21,7 @@ milliseconds of a monotonic clock. `files`, `secret_sources` and what reads file
     api_keys     the numbers and names of Kafka's APIs
     error_codes  the numbers, names and texts of Kafka's errors
     options      typed tables for the options of plugins
+    units        durations and sizes: parsing, formatting, and annotations for options
     value_texts  values and their paths as text for messages, with secrets hidden
     secret_sources  where the secrets of the configuration are read from
     files        reading ordinary files, and creating files that others cannot read

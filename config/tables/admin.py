@@ -13,17 +13,11 @@ from pydantic import Field
 
 from headrace.config.keys import Key, Section
 from headrace.config.tables.tls import AdminTls
-from headrace.config.values import (
-    HOST_PATTERN,
-    HOST_PORT_PATTERN,
-    duration,
-    is_loopback_host,
-    parse_host,
-    parse_host_port,
-)
+from headrace.config.values import HOST_PATTERN, HOST_PORT_PATTERN, is_loopback_host, parse_host, parse_host_port
 from headrace.quota_callbacks.options import Parsed, list_of, text, whole
 from headrace.quota_callbacks.requests import Address
 from headrace.quota_callbacks.secret_sources import SecretSource, secret_source
+from headrace.quota_callbacks.units import duration
 
 UNIX: Final = "unix:"
 LONGEST_PATH_BYTES: Final = 107

@@ -11,11 +11,11 @@ from typing import Annotated, Final
 from pydantic import SecretStr
 
 from headrace.config.keys import Key, Section
-from headrace.config.values import duration
 from headrace.quota_callbacks.definitions import INT_MAX
 from headrace.quota_callbacks.options import choice, list_of, text, whole
 from headrace.quota_callbacks.policies import EnforcementMode, NewConnections, QuotaPolicy
 from headrace.quota_callbacks.secret_sources import secrets_of
+from headrace.quota_callbacks.units import duration
 
 
 class StoreKind(StrEnum):

@@ -4,9 +4,10 @@
 from typing import Annotated
 
 from headrace.config.keys import Key, Section
-from headrace.config.values import Network, duration, network, size
+from headrace.config.values import Network, network
 from headrace.quota_callbacks.definitions import INT_MAX
 from headrace.quota_callbacks.options import list_of, text, whole
+from headrace.quota_callbacks.units import duration, size
 
 _FRAME_SIZES = size("1KiB", f"{INT_MAX}B")  # a frame's length is an INT32
 

@@ -12,18 +12,10 @@ from headrace.config.keys import Key, Section
 from headrace.config.tables.broker_hosts import NODE_ID, split_pattern
 from headrace.config.tables.sasl import ListenSasl, OwnerLookup, UpstreamSasl
 from headrace.config.tables.tls import ListenTls, UpstreamTls
-from headrace.config.values import (
-    Network,
-    NodeIds,
-    duration,
-    host_port,
-    id_ranges,
-    network,
-    parse_node_ids,
-    reachable_host,
-)
+from headrace.config.values import Network, NodeIds, host_port, id_ranges, network, parse_node_ids, reachable_host
 from headrace.quota_callbacks.options import TRUE_OR_FALSE, Fault, Parsed, list_of, validation_error, whole
 from headrace.quota_callbacks.requests import Address
+from headrace.quota_callbacks.units import duration
 
 DEFAULT_NODE_IDS: Final = parse_node_ids("0-31")
 

@@ -8,8 +8,8 @@ from typing import Annotated, Any, Final
 from pydantic import Field
 
 from headrace.config.keys import Key, Section
-from headrace.config.values import duration
 from headrace.quota_callbacks.options import TRUE_OR_FALSE, Fault, Parsed, choice, list_of, text, validation_error
+from headrace.quota_callbacks.units import duration
 
 IMPORT_PATTERN: Final = r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*(:[A-Za-z_]\w*(\.[A-Za-z_]\w*)*)?"
 

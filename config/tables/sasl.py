@@ -9,9 +9,9 @@ from typing import Annotated, Any, Final
 from pydantic import ValidatorFunctionWrapHandler, WrapValidator
 
 from headrace.config.keys import Key, Section
-from headrace.config.values import duration
 from headrace.quota_callbacks.options import Fault, Parsed, choice, list_of, text, validation_error
 from headrace.quota_callbacks.secret_sources import SecretSource, secret_source
+from headrace.quota_callbacks.units import duration
 
 _MECHANISM = text('the name of a SASL mechanism, such as "SCRAM-SHA-512"', r"[A-Z0-9_-]{1,20}")
 

@@ -9,10 +9,10 @@ from typing import Annotated, Final
 from pydantic import Field
 
 from headrace.config.keys import Key, Section
-from headrace.config.values import duration
 from headrace.quota_callbacks.buckets.sampled_rate import Window
 from headrace.quota_callbacks.definitions import INT_MAX
 from headrace.quota_callbacks.options import text, whole
+from headrace.quota_callbacks.units import duration
 
 _SAMPLES: Final = Key("Number of samples of a rate.", restart=True)
 

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 import click
 from pyspark.sql import functions as sf
 
-from headrace.config.values import parse_size_bytes
 from headrace.pipeline.analysis.backtest import backtest
 from headrace.pipeline.analysis.quota_files import as_kafka_configs, as_toml, entity_of, read_configuration
 from headrace.pipeline.analysis.recommend import needs_of, recommendations
@@ -30,6 +29,7 @@ from headrace.pipeline.output import check_output, report_progress, report_resul
 from headrace.quota_callbacks.commands import Command
 from headrace.quota_callbacks.definitions import BUILTIN_SCHEMA
 from headrace.quota_callbacks.entities import DEFAULT, QuotaKey
+from headrace.quota_callbacks.units import parse_size_bytes
 
 if TYPE_CHECKING:
     from datetime import date, datetime

@@ -13,6 +13,7 @@ from headrace.quota_callbacks.files import group_id_of
 from headrace.quota_callbacks.options import TRUE_OR_FALSE, Fault, Table, choice, text, validation_error, whole
 from headrace.quota_callbacks.records.usage_records import DEFAULT_TOPIC
 from headrace.quota_callbacks.secret_sources import secrets_of
+from headrace.quota_callbacks.units import size
 
 DEFAULT_MAX_ROWS: Final = 10_000
 """Rows of one second: about 6 MiB, and 0.1 s of CPU time to write."""
@@ -21,8 +22,8 @@ DEFAULT_ROTATE_S: Final = 60
 LONGEST_ROTATE_S: Final = 86_400
 DEFAULT_ROTATE_BYTES: Final = 64 * 1024 * 1024
 DEFAULT_KEEP_BYTES: Final = 1024 * 1024 * 1024
-LEAST_BYTES: Final = 64 * 1024
-MOST_BYTES: Final = 2**50
+LEAST: Final = "64KiB"
+MOST: Final = "1048576GiB"
 
 _TEXT: Final = text("a text that is not empty")
 _FILES_ALONE: Final = ("format", "group", "rotate_s", "rotate_bytes", "keep_bytes")
@@ -61,8 +62,8 @@ class UsageOptions(Table):
     """Whether to record the bytes of Produce requests by topic."""
     max_rows: Annotated[int, whole(1, LARGEST_MAX_ROWS, "rows")] = DEFAULT_MAX_ROWS
     rotate_s: Annotated[int, whole(1, LONGEST_ROTATE_S, "seconds")] = DEFAULT_ROTATE_S
-    rotate_bytes: Annotated[int, whole(LEAST_BYTES, MOST_BYTES, "bytes")] = DEFAULT_ROTATE_BYTES
-    keep_bytes: Annotated[int, whole(LEAST_BYTES, MOST_BYTES, "bytes")] = Field(
+    rotate_bytes: Annotated[int, size(LEAST, MOST)] = DEFAULT_ROTATE_BYTES
+    keep_bytes: Annotated[int, size(LEAST, MOST)] = Field(
         default_factory=lambda given: max(DEFAULT_KEEP_BYTES, given.get("rotate_bytes", 0))
     )
     """Maximum size of all files in the folder; beyond it the oldest completed files are removed, counted and logged."""

@@ -13,13 +13,13 @@ import math
 import re
 from typing import TYPE_CHECKING, Final, TypeVar
 
-from headrace.config.values import SIZE_UNITS, parse_size_bytes
 from headrace.proxy.kafka_client.quotas import ANY_NAME, QuotaFilter
 from headrace.proxy.quota_tools.errors import ArgumentError
 from headrace.proxy.quota_tools.resolution import Client
 from headrace.quota_callbacks.definitions import BUILTIN_SCHEMA, ValueType
 from headrace.quota_callbacks.entities import DEFAULT, QuotaEntity
 from headrace.quota_callbacks.options import did_you_mean
+from headrace.quota_callbacks.units import SIZE_UNITS, parse_size_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping

@@ -19,11 +19,11 @@ from headrace.config.keys import keys
 from headrace.config.loading import parse_toml, read_text
 from headrace.config.problems import ConfigFileError, ConfigSyntaxError, ConfigValueError, Locator, Problem
 from headrace.config.quotas import LIMIT_KEYS, ConfiguredQuota
-from headrace.config.values import parse_size_bytes
 from headrace.proxy.quota_tools.text import entity_text
 from headrace.quota_callbacks.definitions import BUILTIN_SCHEMA, ip_address
 from headrace.quota_callbacks.entities import DEFAULT, LONG_MAX, QuotaEntity, is_bracketed
 from headrace.quota_callbacks.options import NOTHING, Fault
+from headrace.quota_callbacks.units import parse_size_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping

@@ -13,12 +13,12 @@ from click.shell_completion import CompletionItem
 
 from headrace.config.overrides import BOOTSTRAP_SERVER
 from headrace.config.problems import ConfigError
-from headrace.config.values import parse_duration_s
 from headrace.proxy.errors import StartupError
 from headrace.proxy.quota_tools.errors import ArgumentError, ClusterError
 from headrace.quota_callbacks.commands import fail, report
 from headrace.quota_callbacks.definitions import BUILTIN_SCHEMA
 from headrace.quota_callbacks.escaping import json_text, printable
+from headrace.quota_callbacks.units import parse_duration_s
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator

@@ -6,8 +6,8 @@ import pytest
 from pydantic import Field, ValidationError
 
 from headrace.config.keys import Key, Section, keys
-from headrace.config.values import duration
 from headrace.quota_callbacks.options import TRUE_OR_FALSE, faults_of, whole
+from headrace.quota_callbacks.units import duration
 
 
 class Inner(Section):

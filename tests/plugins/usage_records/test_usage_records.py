@@ -203,6 +203,7 @@ def options_of(table: dict[str, object]) -> UsageOptions:
         ({"folder": "x", "client": {}}, "client: only applies to a topic"),
         ({"bootstrap_servers": "b:1", "rotate_s": 1}, "rotate_s: only applies to files (folder)"),
         ({"folder": "x", "rotate_bytes": 10**9, "keep_bytes": 10**8}, "keep_bytes = 100000000: expected at least"),
+        ({"folder": "x", "rotate_bytes": "1kB"}, 'rotate_bytes = "1kB": expected a size such as "64MiB"'),
         ({"bootstrap_servers": "b:1", "client": {"a": []}}, "expected a table of librdkafka's settings"),
     ],
 )
@@ -210,6 +211,11 @@ def test_wrong_options_are_named(table: dict[str, object], message: str) -> None
     with pytest.raises(ValueError, match=r"plugins\.options\.usage_records") as caught:
         options_of(table)
     assert message in str(caught.value)
+
+
+def test_sizes_may_have_units() -> None:
+    options = options_of({"folder": "x", "rotate_bytes": "1MiB", "keep_bytes": 2 * 10**6})
+    assert (options.rotate_bytes, options.keep_bytes) == (2**20, 2 * 10**6)
 
 
 def test_everything_that_is_wrong_is_named_at_once() -> None:

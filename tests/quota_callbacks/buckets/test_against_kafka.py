@@ -11,7 +11,7 @@ from headrace.quota_callbacks.buckets.sampled_rate import Window
 from headrace.quota_callbacks.entities import QuotaKey
 from tests.quota_callbacks.buckets.random_traces import Alter, Event, RandomTrace, Sweep, Use, apply
 from tests.quota_callbacks.kafka_quotas import VERSION, KafkaQuotas
-from tests.quota_callbacks.our_quotas import Op, OurQuotas, Outcome
+from tests.quota_callbacks.our_quotas import Op, OurQuotas
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -50,15 +50,11 @@ def compare(trace: Iterable[Event], ours: OurQuotas, kafkas: KafkaQuotas, uses: 
             kafkas.note_throttle(event.op, event.user, event.client_id, theirs.throttle_ms)
         if isinstance(trace, RandomTrace):
             trace.last_throttle_ms = mine.throttle_ms
-        if not agree(mine, theirs):
+        if mine != theirs:
             seen.mismatch = f"{describe(seen.events)}\nours {mine}, Kafka's {theirs}"
         if seen.mismatch or seen.uses == uses:
             break
     return seen
-
-
-def agree(mine: Outcome, theirs: Outcome) -> bool:
-    return mine.accepted is theirs.accepted and abs(mine.throttle_ms - theirs.throttle_ms) <= 1
 
 
 def describe(events: Sequence[Event]) -> str:
