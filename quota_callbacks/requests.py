@@ -230,7 +230,7 @@ class Request:
         """Size of the records of the batches that are missing in `batches`, which has 4,096 at most; by topic and
         partition."""
         self.left_out_ids: Sequence[int] = ()
-        """Producer ids of those that are the first of their partition."""
+        """Producer ids of the batches that are missing in `batches`, each of the first batch of a partition."""
         self.read_refused = False
         """Produce: whether to read the broker's errors before `response_received` is called. Needs `read_batches`.
         *Callbacks may write.*"""

@@ -4,7 +4,7 @@
 name is used only after the broker has accepted it. Passwords and tokens are never part of a result.
 
 A message may have 512 KiB and comes from clients that have not authenticated. So it is never split into all its parts,
-and only a part that is short enough is decoded.
+and only a token that is short enough is parsed.
 """
 
 from __future__ import annotations

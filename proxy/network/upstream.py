@@ -93,7 +93,7 @@ def other_protocol_of_broker(address: str, protocol: str, setting: str) -> str:
 
 
 class Upstream:
-    """The opener of connections to brokers. ``bootstrap_servers`` may be replaced on reload."""
+    """What opens connections to brokers. ``bootstrap_servers`` may be replaced on reload."""
 
     def __init__(
         self,

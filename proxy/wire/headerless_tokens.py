@@ -27,7 +27,7 @@ _TOKEN_COUNTS: Final = {"PLAIN": 1, "SCRAM-SHA-256": 2, "SCRAM-SHA-512": 2}
 
 
 class HeaderlessTokens:
-    """The distinction of a client's tokens from its requests, after SaslHandshake v0."""
+    """What distinguishes a client's tokens from its requests, after SaslHandshake v0."""
 
     __slots__ = ("_left",)
 

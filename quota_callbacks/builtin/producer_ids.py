@@ -7,7 +7,6 @@ the request with the excess id is forwarded, and the next one waits.
 
 from __future__ import annotations
 
-from itertools import islice
 from operator import itemgetter
 from typing import TYPE_CHECKING, ClassVar, Final
 
@@ -27,9 +26,6 @@ KEY: Final = QuotaKey.PRODUCER_IDS_RATE
 PRODUCE: Final = ApiKey.PRODUCE.value
 MOST_LOOKED_UP: Final = 512
 """Ids of a request that are looked up, which takes up to 10 ms; further ones count as new. A producer has one id."""
-
-NO_PRODUCER_ID: Final = -1
-"""``RecordBatch.NO_PRODUCER_ID``."""
 
 _id_of = itemgetter(3)
 
@@ -73,13 +69,13 @@ class ProducerIds(BucketCallback):
         before = bucket.new_ids
         longest = None
         distinct = dict.fromkeys([*map(_id_of, request.batches), *request.left_out_ids])
-        distinct.pop(NO_PRODUCER_ID, None)
-        for producer_id in islice(distinct, MOST_LOOKED_UP):
+        ids = [number for number in distinct if number >= 0]  # a batch without an id has -1
+        for producer_id in ids[:MOST_LOOKED_UP]:
             verdict = bucket.charge(producer_id, now_ms)
             if verdict is not None and (longest is None or verdict.throttle_ms > longest.throttle_ms):
                 longest = verdict
-        if len(distinct) > MOST_LOOKED_UP:
-            longest = bucket.charge_new(now_ms, len(distinct) - MOST_LOOKED_UP) or longest
+        if further := ids[MOST_LOOKED_UP:]:
+            longest = bucket.charge_new(now_ms, len(further)) or longest
         new_ids = bucket.new_ids - before
         request.new_producer_ids = max(request.new_producer_ids, new_ids)  # other callbacks may count other entities
         bucket.last_used_ms = now_ms

@@ -193,7 +193,7 @@ class InFlight:
         if exchange.acks != 0 and exchange.reply_s is None:
             if exchange.read_refused:
                 exchange.reply = SETTLE
-            count = len(walk.batches) + len(walk.left_out_bytes)
+            count = len(walk.batches) + len(walk.left_out_bytes) + len(walk.left_out_ids)
             if count > UNCOUNTED_BATCHES:
                 self.hold(exchange, count * BATCH_BYTES)
 
