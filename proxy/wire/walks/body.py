@@ -166,6 +166,8 @@ class BodyWalk:
 
     def _uvarint(self, buffer: Buffer, at: int, end: int) -> tuple[int, int]:
         """Read an UNSIGNED_VARINT; return it and the position after it, or `SHORT` if the window ends before that."""
+        if at < end and buffer[at] < 0x80:  # nearly all have one byte
+            return buffer[at], at + 1
         value = shift = 0
         while at < end:
             byte = buffer[at]
