@@ -192,8 +192,11 @@ def tools(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.parametrize(
     ("has_cargo", "fails", "notice"),
-    [(True, "", ""), (True, "1", "`cargo rustc "), (False, "", "cargo is not installed")],
-    ids=["built", "failed", "without cargo"],
+    [
+        pytest.param(True, "", "", id="built"),
+        pytest.param(True, "1", "`cargo rustc ", id="failed", marks=pytest.mark.exhaustive),
+        pytest.param(False, "", "cargo is not installed", id="without cargo"),
+    ],
 )
 def test_the_native_data_plane_is_in_the_wheel_where_it_can_be_built(
     tools: Path, tmp_path: Path, *, has_cargo: bool, fails: str, notice: str

@@ -94,6 +94,7 @@ def test_there_are_wheels_with_these_hashes(version: str, machine: str, tmp_path
 # --- the bill of materials ---
 
 
+@pytest.mark.exhaustive
 def test_the_bill_of_materials(tmp_path: Path) -> None:
     sdist = tmp_path / "headrace-1.tar.gz"
     sdist.write_bytes(b"content")
