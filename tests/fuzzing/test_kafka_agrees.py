@@ -81,6 +81,7 @@ def test_the_codec_agrees_with_kafka_about_many_broken_messages(rng: random.Rand
     check_agreement(rng, 100)
 
 
+@pytest.mark.exhaustive
 def test_messages_that_should_be_valid_are(rng: random.Random) -> None:
     for name, version in EVERY:
         body = written(rng, name, version, VALID)

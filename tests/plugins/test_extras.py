@@ -55,10 +55,11 @@ main()
             ),
             marks=pytest.mark.exhaustive,
         ),
-        (
+        pytest.param(
             '[client_quotas]\nstore = "topic"\n',
             "confluent_kafka",
             "client_quotas.store = \"topic\" needs the package confluent-kafka: pip install 'headrace[quota-topic]'",
+            marks=pytest.mark.exhaustive,
         ),
     ],
     ids=["tracing", "metrics-otlp", "usage", "usage-parquet", "quota-topic"],

@@ -103,7 +103,11 @@ def test_consumers_fetches_are_read_where_they_are_sampled(spark: SparkSession, 
     ("text", "message"),
     [
         pytest.param("", "no samples of LocalTimeMs", marks=pytest.mark.exhaustive),
-        (ORIGINAL.replace("LocalTimeMs", "TotalTimeMs"), "no samples of LocalTimeMs.*\n.*JmxTool .*Count,Mean"),
+        pytest.param(
+            ORIGINAL.replace("LocalTimeMs", "TotalTimeMs"),
+            "no samples of LocalTimeMs.*\n.*JmxTool .*Count,Mean",
+            marks=pytest.mark.exhaustive,
+        ),
         pytest.param(
             ORIGINAL.replace(",10,0.5", ",x,y").replace(",12,0.75", ",x,y").replace(",4,2.0", ",,"),
             "no samples",

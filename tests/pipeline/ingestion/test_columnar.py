@@ -80,7 +80,7 @@ def test_rows_of_another_table_are_no_records(spark: SparkSession, tmp_path: Pat
     assert (row.fault, row.value) == ("no schema", '{"user":"alice"}')
 
 
-@pytest.mark.parametrize("damage", ["cut", "page"])
+@pytest.mark.parametrize("damage", ["cut", pytest.param("page", marks=pytest.mark.exhaustive)])
 def test_a_damaged_file_is_an_error_that_names_it_and_can_be_passed_over(
     damage: str, spark: SparkSession, tmp_path: Path
 ) -> None:

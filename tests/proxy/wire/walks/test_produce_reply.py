@@ -107,8 +107,11 @@ def test_many_record_errors_are_skipped_together(version: int, message: str | No
     assert calls < 200
 
 
-@pytest.mark.parametrize("version", [8, 13])
-@pytest.mark.parametrize("lengths", [(20, 21), (20, 20, 21), (20, 20, 20, 20, 21)])
+@pytest.mark.parametrize("version", [pytest.param(8, marks=pytest.mark.exhaustive), 13])
+@pytest.mark.parametrize(
+    "lengths",
+    [(20, 21), *(pytest.param(each, marks=pytest.mark.exhaustive) for each in ((20, 20, 21), (20, 20, 20, 20, 21)))],
+)
 def test_record_errors_of_many_lengths_are_rows_and_take_no_time_for_those_behind_them(
     version: int, lengths: tuple[int, ...]
 ) -> None:
