@@ -20,7 +20,7 @@ def test_the_tests_exist_and_none_is_missing() -> None:
     assert attacks <= named
 
 
-REAL = re.compile(r"ProxyProcess|tests\.clients\.(?:fronts|quotas)|run_headrace")
+REAL = re.compile(r"ProxyProcess|tests\.security\.ways|tests\.clients\.(?:fronts|quotas)|run_headrace")
 """What a test names that starts a proxy, uses one that is shared, or runs the command."""
 
 

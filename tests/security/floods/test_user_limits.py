@@ -19,14 +19,11 @@ from tests.faults.metrics import series
 from tests.faults.proxy_log import JSON_LOG, assert_no_traceback
 from tests.faults.raw_client import ConnectionEndedError, RawClient
 from tests.faults.waiting import wait_until
-from tests.security.ways import USER, WAYS
 from tests.shared_cluster import SECRETS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
-
-    from tests.shared_cluster import FirstBroker
 
 NUMBER: Final = 'headrace_connections_refused_total{limit="max_connections_per_user"}'
 RATE: Final = 'headrace_connections_refused_total{limit="max_connection_rate_per_user"}'
@@ -160,23 +157,6 @@ def test_connections_of_a_certificates_subject_count(broker: FakeBroker, tmp_pat
             served.append(is_served(client))
         assert served == [True, True, False, True]
         proxy.wait_for_log("user CN=alice: limits.max_connections_per_user = 2 is reached")
-
-
-def test_logins_that_the_brokers_verify_count(kafka: FirstBroker, tmp_path: Path) -> None:
-    """Over TLS, and only once a broker has accepted them."""
-    way = WAYS["observe SCRAM-SHA-256"]
-    limits = "[limits]\nmax_connections_per_user = 2\n"
-    with way.proxy(kafka, Authority(tmp_path), tmp_path, limits) as proxy, contextlib.ExitStack() as stack:
-        for client in connect(stack, proxy, 5):
-            assert client.call(messages.SASL_HANDSHAKE, 1, messages.string(str(way.mechanism)))[:2] == b"\0\0"
-        for client in connect(stack, proxy, 2):
-            way.log_in(client)
-            assert is_served(client)
-        [third] = connect(stack, proxy, 1)
-        with pytest.raises(ConnectionEndedError):
-            way.log_in(third)
-        proxy.wait_for_log(f"client: user {USER}: limits.max_connections_per_user = 2 is reached")
-        assert series(proxy, NUMBER) == 1
 
 
 def test_clients_without_a_login_are_not_counted(broker: FakeBroker) -> None:
