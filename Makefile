@@ -131,7 +131,7 @@ test: $(STAMP)
 
 # With a smaller share of the processors than the other tests, the longest first. The output of a target comes at its end.
 checks-and-pipeline: $(STAMP)
-	@nice -n 5 $(SIDE_BY_SIDE) --output-sync=target pipeline-tests checks engine-tests fuzzing-tests
+	@nice -n 7 $(SIDE_BY_SIDE) --output-sync=target pipeline-tests checks engine-tests fuzzing-tests
 
 unit-tests-as-they-run: $(STAMP)
 	@$(MAKE) --no-print-directory --output-sync=none unit-tests
@@ -152,7 +152,7 @@ cluster-tests: $(STAMP)
 
 # Those of the clusters take longest, and so have the larger share of the processors.
 other-tests: $(STAMP)
-	nice -n 3 $(QUICK_PYTEST) -m "$(QUICK) and not cluster" --ignore tests/pipeline --ignore tests/fuzzing
+	nice -n 2 $(QUICK_PYTEST) -m "$(QUICK) and not cluster" --ignore tests/pipeline --ignore tests/fuzzing
 
 fuzzing-tests: $(STAMP)
 	$(QUICK_PYTEST) -m "$(QUICK)" tests/fuzzing

@@ -310,8 +310,8 @@ class ReplyRelay(Relay):
         frame = self.scanner.collect(size, self.state.limits.max_collected_bytes, "limits.max_collected_bytes")
         self._sent_to = self.scanner.position
         if frame is not None:
-            exchange = self._current
-            added = 0 if exchange is None else self.state.in_flight.bytes_of_amendment(exchange)
+            exchange, in_flight = self._current, self.state.in_flight
+            added = in_flight.bytes_of_amendment(exchange) if in_flight.amendments and exchange is not None else 0
             if size + added > LONG_STEP_BYTES:
                 self._collected_much(frame)
             else:

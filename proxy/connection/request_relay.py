@@ -226,7 +226,7 @@ class RequestRelay(RequestForwarding):
 
     def _must_hold(self) -> bool:
         state = self.state
-        return (state.must_hold or state.mute.until_s > self.now_s) and self.scanner.left == 0 and self.walk is None
+        return self.scanner.left == 0 and self.walk is None and (state.must_hold or state.mute.until_s > self.now_s)
 
     def _must_wait_for_reply(self) -> bool:
         """Return whether a request that was read must not be forwarded before the reply to an earlier one."""

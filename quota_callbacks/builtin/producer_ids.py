@@ -70,12 +70,13 @@ class ProducerIds(BucketCallback):
         longest = None
         distinct = dict.fromkeys([*map(_id_of, request.batches), *request.left_out_ids])
         ids = [number for number in distinct if number >= 0]  # a batch without an id has -1
-        for producer_id in ids[:MOST_LOOKED_UP]:
+        further = len(ids) - MOST_LOOKED_UP
+        for producer_id in ids if further <= 0 else ids[:MOST_LOOKED_UP]:
             verdict = bucket.charge(producer_id, now_ms)
             if verdict is not None and (longest is None or verdict.throttle_ms > longest.throttle_ms):
                 longest = verdict
-        if further := ids[MOST_LOOKED_UP:]:
-            longest = bucket.charge_new(now_ms, len(further)) or longest
+        if further > 0:
+            longest = bucket.charge_new(now_ms, further) or longest
         new_ids = bucket.new_ids - before
         request.new_producer_ids = max(request.new_producer_ids, new_ids)  # other callbacks may count other entities
         bucket.last_used_ms = now_ms

@@ -189,13 +189,14 @@ class InFlight:
     def note_batches(self, exchange: Exchange, walk: ProduceWalk) -> None:
         """Keep the batches of a Produce with it, and note their memory while it is in flight."""
         exchange.batches = walk.batches
-        exchange.left_out_bytes, exchange.left_out_ids = walk.left_out_bytes, walk.left_out_ids
-        if exchange.acks != 0 and exchange.reply_s is None:
-            if exchange.read_refused:
-                exchange.reply = SETTLE
-            count = len(walk.batches) + len(walk.left_out_bytes) + len(walk.left_out_ids)
-            if count > UNCOUNTED_BATCHES:
-                self.hold(exchange, count * BATCH_BYTES)
+        is_in_flight = exchange.acks != 0 and exchange.reply_s is None
+        if is_in_flight and exchange.read_refused:
+            exchange.reply = SETTLE
+        count = len(walk.batches)
+        if count > UNCOUNTED_BATCHES:
+            exchange.left_out_bytes, exchange.left_out_ids = walk.left_out_bytes, walk.left_out_ids
+            if is_in_flight:
+                self.hold(exchange, (count + len(walk.left_out_bytes) + len(walk.left_out_ids)) * BATCH_BYTES)
 
     def count_held(self) -> None:
         """Count what was noted, which may end connections that hold too much, this one included."""

@@ -248,7 +248,7 @@ class HookCalls:
         longest_s = self.slow_calls.limit_s
         began_s = monotonic()
         for name, call in calls:
-            verdict: Verdict | None = None
+            verdict: Verdict | None
             try:
                 verdict = call(request, now_ms)
                 if verdict is not None:

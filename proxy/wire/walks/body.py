@@ -98,7 +98,8 @@ class BodyWalk:
                 position += count
                 if self.skip_left:
                     break
-            if self._step is None:
+            step = self._step
+            if step is None:
                 self.skip_left = self._left - (position - begin)
                 if self.skip_left:
                     continue
@@ -107,7 +108,7 @@ class BodyWalk:
                 self.pauses = position < end
                 break
             steps_left -= 1
-            after = self._step(buffer, position, end)
+            after = step(buffer, position, end)
             if after == SHORT:
                 break
             position = after

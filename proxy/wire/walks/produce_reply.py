@@ -27,6 +27,11 @@ NODE_ENDPOINTS_TAG: Final = 0
 
 _NO_ERRORS: Final = b"\x01\x00\x00"
 """The end of a partition without errors, message and hint, from version 9: no elements, null, no tagged fields."""
+_NO_ERRORS_AND_TAGS: Final = b"\x01\x00\x00\x00"
+"""The same, and the end of its topic, without tagged fields."""
+
+_NUMBER_TO_END: Final = 40
+"""Bytes from the number of partitions to the end, from version 9, of a response without errors about one partition."""
 
 _APPENDED: Final = frozenset(
     each.value for each in (ErrorCode.NONE, ErrorCode.REQUEST_TIMED_OUT, ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND)
@@ -54,6 +59,8 @@ def find_produce_tail(body: Buffer, version: int, max_rows: int = sys.maxsize) -
     if not 0 <= version <= _MAX_VERSION:
         raise UnknownMessage(f"no schema for ProduceResponse v{version}: known are 0 to {_MAX_VERSION}")
     data = bytes(body)
+    if version >= 9 and max_rows > 1 and _is_of_one_partition(data, version):
+        return len(data) - 5, None
     try:
         at = _skip_flexible(data, version, max_rows) if version >= 9 else _skip_plain(data, version, max_rows)
         throttle_at = at if version >= 1 else None
@@ -68,6 +75,19 @@ def find_produce_tail(body: Buffer, version: int, max_rows: int = sys.maxsize) -
     if at > len(data):
         raise malformed("ProduceResponse", version, Broken(len(data), "the message ends too early"))
     return throttle_at, hints_at
+
+
+def _is_of_one_partition(data: bytes, version: int) -> bool:
+    """Return whether a response from version 9 on has one topic with one partition, no record errors, no message, no
+    tagged fields, and nothing behind its end. Most are like this."""
+    at = len(data) - _NUMBER_TO_END
+    return (
+        2 <= at <= 0x80
+        and data[0] == data[at] == 2
+        and at == (17 if version >= 13 else data[1] + 1)
+        and data[at + 31 : at + 35] == _NO_ERRORS_AND_TAGS
+        and data[-1] == 0
+    )
 
 
 def read_refused(body: Buffer, version: int, max_rows: int = sys.maxsize) -> set[tuple[str | bytes, int]]:

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from headrace.proxy.wire.errors import UnknownMessage
 from headrace.proxy.wire.messages.codec import MalformedMessage, encode
 from headrace.proxy.wire.messages.scalars import TooManyRows
+from headrace.proxy.wire.walks import produce_reply
 from headrace.proxy.wire.walks.produce_reply import find_produce_tail, read_refused
 
 APPENDED = {0, 7, 20}
@@ -55,6 +56,31 @@ def test_what_was_refused(version: int, topics: list[list[tuple[int, int, str | 
         if code not in APPENDED
     }
     assert read_refused(body_of(version, topics), version) == expected
+
+
+def tail_of(body: bytes, version: int, max_rows: int = sys.maxsize) -> tuple[int | None, int | None] | str:
+    try:
+        return find_produce_tail(body, version, max_rows)
+    except (MalformedMessage, TooManyRows) as error:
+        return repr(error)
+
+
+@pytest.mark.parametrize("version", range(9, 14))
+def test_a_response_about_one_partition_is_read_in_one_step_as_in_many(
+    version: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also with any byte changed, cut off, or with one behind its end."""
+    plain = body_of(version, [[(5, 0, None, 0)]])
+    bodies = [plain, plain[:-1], plain + b"\0", b"", b"\2"]
+    values = (0, 1, 2, 3, 0x7F, 0x80, 0xFF)
+    bodies += [plain[:at] + bytes([value]) + plain[at + 1 :] for at in range(len(plain)) for value in values]
+    in_one_step = [produce_reply._is_of_one_partition(body, version) for body in bodies if len(body) > 1]
+    assert in_one_step[0]
+    assert not all(in_one_step)
+    found = [tail_of(body, version, rows) for body in bodies for rows in (1, 2)]
+    assert found[1] == (len(plain) - 5, None)
+    monkeypatch.setattr(produce_reply, "_is_of_one_partition", lambda *_: False)
+    assert found == [tail_of(body, version, rows) for body in bodies for rows in (1, 2)]
 
 
 def test_a_response_that_ends_too_early_is_malformed() -> None:
