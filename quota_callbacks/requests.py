@@ -16,7 +16,7 @@ from headrace.quota_callbacks.api_keys import ApiKey
 from headrace.quota_callbacks.entities import ANONYMOUS
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
     from headrace.quota_callbacks.verdicts import Reason
 
@@ -172,9 +172,10 @@ class Request:
     of Fetch the 16 bytes of its id). Topics without records are missing. Exists from `records_fetched` on, if a
     callback set `read_fetched`."""
 
-    refused: Collection[tuple[str | bytes, int]]
-    """Produce: topic and partition of those to which the broker has appended nothing. Exists from `response_received`
-    on, if a callback set `read_refused`."""
+    refused: Mapping[tuple[str | bytes, int], int]
+    """Produce: the error codes of the partitions to which the broker has appended nothing, by topic and partition.
+    Exists from `response_received` on, if a callback set `read_refused`. The reply has one row for a partition that the
+    request lists several times: then other parts of it may have been appended all the same."""
 
     def __init__(
         self,

@@ -6,7 +6,8 @@ It is known only when the request or reply passes, so the client is muted afterw
 A Produce is charged when the broker has replied, and only for what it has appended, so that no client uses up the quota
 of a topic without permission to write to it. Without a reply (acks=0, or a connection that was closed before it) it is
 not known what was appended. Then the topic is charged if the broker has accepted an earlier Produce of this user to it;
-otherwise a bucket that the user has for itself, with the topic's limit, so that no other user is throttled.
+otherwise a bucket that the user has for itself, with the topic's limit, so that no other user is throttled. The same is
+true for a partition that a request lists several times, if the reply has an error for it.
 """
 
 from __future__ import annotations
@@ -19,16 +20,18 @@ from headrace.plugins.topic_quotas.topics import MAX_NAME_LENGTH, TopicQuotaTabl
 from headrace.quota_callbacks.api_keys import ApiKey
 from headrace.quota_callbacks.buckets.bucket_table import owner_of
 from headrace.quota_callbacks.buckets.kinds import RateBucket
+from headrace.quota_callbacks.buckets.waiting import NEVER
 from headrace.quota_callbacks.client_addresses import counted_address
 from headrace.quota_callbacks.definitions import EntityTypeDefinition
 from headrace.quota_callbacks.entities import QuotaEntity, QuotaKey
+from headrace.quota_callbacks.error_codes import ErrorCode
 from headrace.quota_callbacks.hookspecs import HOOK_VERSION, PluginContext, hookimpl
 from headrace.quota_callbacks.options import read_options
 from headrace.quota_callbacks.policies import Limit, Quota, QuotaPolicy
 from headrace.quota_callbacks.requests import Interest
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
 
     from headrace.quota_callbacks.buckets.client_quotas import ClientQuotas
     from headrace.quota_callbacks.options import Table
@@ -44,6 +47,7 @@ PRODUCED, FETCHED = QuotaKey.PRODUCER_BYTE_RATE, QuotaKey.CONSUMER_BYTE_RATE
 PRODUCE: Final = ApiKey.PRODUCE.value
 FETCH: Final = ApiKey.FETCH.value
 SHARE_FETCH: Final = ApiKey.SHARE_FETCH.value
+TOPIC_AUTHORIZATION_FAILED: Final = ErrorCode.TOPIC_AUTHORIZATION_FAILED.value
 SENDER: Final = "sender"
 """Metric tag of the bucket of a user that the broker may not allow to write to a topic."""
 
@@ -166,23 +170,32 @@ class TopicQuotas:
             return None
         user, refused = request.connection.user, request.refused
         produced: Counter[str | bytes] = Counter()
+        unknown: Counter[str | bytes] = Counter()
+        times = Counter((topic, partition) for topic, partition, _, _ in request.batches)
         for topic, partition, records_bytes in _parts(request):
-            if (topic, partition) in refused:
-                self._accepted.discard((user, topic))
-            else:
+            error_code = refused.get((topic, partition))
+            if error_code is None:
                 produced[topic] += records_bytes
+            elif error_code == TOPIC_AUTHORIZATION_FAILED:
+                self._accepted.discard((user, topic))
+            elif times[topic, partition] != 1 or (topic, partition) in request.left_out_bytes:
+                unknown[topic] += records_bytes  # listed more than once, and the reply has the error of one of them
         verdict = self._charge(PRODUCED, produced, now_ms, request)
-        for topic in produced:
+        self._note_accepted(user, produced)
+        if unknown:
+            verdict = _longest(verdict, self._charge_unknown(request, unknown, now_ms))
+        return self._throttled(request, verdict, now_ms)
+
+    def _note_accepted(self, user: str, topics: Iterable[str | bytes]) -> None:
+        for topic in topics:
             if self._bucket(PRODUCED, topic) is not None:
                 if len(self._accepted) >= MAX_CACHED:
                     self._accepted.clear()
                 self._accepted.add((user, topic))
-        return self._throttled(request, verdict, now_ms)
 
     @hookimpl
     def request_abandoned(self, request: Request, now_ms: int) -> None:
-        """Charge a Produce that was forwarded, but whose reply did not arrive; end the wait of one that was not."""
-        self._quotas.leave(request, _slot(PRODUCED if request.api_key == PRODUCE else FETCHED))
+        """Charge a Produce that was forwarded, but whose reply did not arrive."""
         if request.api_key == PRODUCE and request.forwarded_s is not None:
             self._charge_unanswered(request, now_ms)
 
@@ -195,19 +208,24 @@ class TopicQuotas:
 
     def _charge_unanswered(self, request: Request, now_ms: int) -> Throttle | None:
         """Charge all of a Produce of which it is not known what was appended."""
-        user = request.connection.user
-        to_topics: Counter[str | bytes] = Counter()
-        to_sender: Counter[str | bytes] = Counter()
+        by_topic: Counter[str | bytes] = Counter()
         for topic, _, records_bytes in _parts(request):
+            by_topic[topic] += records_bytes
+        return self._throttled(request, self._charge_unknown(request, by_topic, now_ms), now_ms)
+
+    def _charge_unknown(self, request: Request, by_topic: Mapping[str | bytes, int], now_ms: int) -> Throttle | None:
+        """Charge bytes that may have been appended to the topics to which the broker has let the user write, and others
+        to the sender; return the longest throttle."""
+        user = request.connection.user
+        to_topics: dict[str | bytes, int] = {}
+        to_sender: dict[str | bytes, int] = {}
+        for topic, records_bytes in by_topic.items():
             if records_bytes:
-                charged = to_topics if (user, topic) in self._accepted else to_sender
-                charged[topic] += records_bytes
-        verdicts = (
+                (to_topics if (user, topic) in self._accepted else to_sender)[topic] = records_bytes
+        return _longest(
             self._charge(PRODUCED, to_topics, now_ms, request),
             self._charge(PRODUCED, to_sender, now_ms, request, to_sender=True),
         )
-        longest = max((each for each in verdicts if each is not None), key=_order, default=None)
-        return self._throttled(request, longest, now_ms)
 
     def _throttled(self, request: Request, verdict: Throttle | None, now_ms: int) -> Throttle | None:
         """Return the verdict. If it throttles, the user's next Produce requests are forwarded one by one."""
@@ -247,15 +265,24 @@ class TopicQuotas:
             self._throttled_by[key, connection.user, counted_address(connection.peer.host)] = bucket
 
     def _wait(self, key: QuotaKey, request: Request, now_ms: int) -> Throttle | None:
-        """Return how long to hold a request of a new connection; ``None`` admits it."""
-        connection, slot = request.connection, _slot(key)
-        bucket = self._throttled_by.get((key, connection.user, counted_address(connection.peer.host)))
-        if slot not in connection.cache:
-            received_ms = int(request.received_s * 1000)
-            connection.cache[slot] = (self._quotas.generation, connection.user, request.client_id, bucket, received_ms)
-        if bucket is None or bucket.dropped or now_ms >= bucket.gate_ms:
+        """Return how long to hold the first request of a new connection; ``None`` admits it.
+
+        It is held once, until the present throttle is over, and has no place in the queue of the bucket: it may be for
+        another topic, and who waits behind it would wait for a charge that does not come.
+        """
+        connection, slot = request.connection, (TOPIC, key)
+        first_used_ms = connection.cache.setdefault(slot, int(request.received_s * 1000))
+        throttled = (key, connection.user, counted_address(connection.peer.host))
+        bucket = self._throttled_by.get(throttled)
+        if bucket is None:
             return None
-        return self._quotas.wait(request, slot, bucket, now_ms)
+        if bucket.dropped or now_ms >= bucket.gate_ms:
+            del self._throttled_by[throttled]
+            return None
+        verdict = bucket.rest_of_wait(first_used_ms, now_ms)
+        if verdict is not None:
+            connection.cache[slot] = NEVER
+        return verdict
 
     def _bucket(self, key: QuotaKey, topic: str | bytes, sent: Request | None = None) -> RateBucket | None:
         """Return the bucket of a topic, or that of the user of the request ``sent`` for it; ``None`` if the topic has
@@ -286,17 +313,16 @@ class TopicQuotas:
         return bucket if isinstance(bucket, RateBucket) else None
 
 
-def _slot(key: QuotaKey) -> object:
-    """Return where the first use of this plugin's quotas is kept with a connection."""
-    return TOPIC, key
-
-
 def _parts(request: Request) -> Iterator[tuple[str | bytes, int, int]]:
     """Yield topic, partition and bytes of the records of a Produce."""
     for topic, partition, records_bytes, _ in request.batches:
         yield topic, partition, records_bytes
     for (topic, partition), records_bytes in request.left_out_bytes.items():
         yield topic, partition, records_bytes
+
+
+def _longest(*verdicts: Throttle | None) -> Throttle | None:
+    return max((each for each in verdicts if each is not None), key=_order, default=None)
 
 
 def _order(verdict: Throttle) -> tuple[bool, int]:

@@ -48,7 +48,11 @@ _SAME_ROWS: Final = Rows(lambda rows: rows, frozenset())
 
 
 def ask_for_topics(topics: Iterable[TopicKey]) -> Steps[tuple[int, bytes]]:
-    """Return version and body of a Metadata request for topics, by name or by id, that creates no topic."""
+    """Return version and body of a Metadata request for topics, that creates no topic.
+
+    Either all are given by name or all by id: brokers ignore names beside an id (``KafkaApis``). Raises `ValueError`
+    for both.
+    """
     rows: list[Message] = []
     version = BY_NAME_VERSION
     for number, topic in enumerate(topics):
@@ -57,6 +61,8 @@ def ask_for_topics(topics: Iterable[TopicKey]) -> Steps[tuple[int, bytes]]:
             rows.append({"topic_id": topic, "name": None})
         else:
             rows.append({"name": topic})
+        if ("topic_id" in rows[-1]) != (version == BY_ID_VERSION):
+            raise ValueError("topics by name and by id in one question, of which brokers ignore the names")
         if number % ROWS_A_STEP == 0:
             yield
     fields = {"topics": rows, "allow_auto_topic_creation": False}

@@ -168,6 +168,20 @@ class QuotaBucket(ABC):
         reason = self._reason(self.observed(now_ms), limit, now_ms)
         return Throttle(throttle_ms=hold_ms, reason=reason, hold=True, ask_again=True)
 
+    def rest_of_wait(self, first_used_ms: int, now_ms: int) -> Throttle | None:
+        """Return how long to hold a request of a new connection that need not be charged to this bucket: for the rest
+        of the present throttle, without a place in the queue. ``None`` admits it. See `wait`."""
+        wait, limit = self._wait, self.limit
+        left_ms = 0 if wait is None else wait.until_ms - now_ms
+        if (
+            wait is None
+            or limit is None
+            or left_ms <= 0
+            or (first_used_ms <= wait.since_ms and left_ms <= self.span_ms)
+        ):
+            return None
+        return Throttle(throttle_ms=left_ms, reason=self._reason(self.observed(now_ms), limit, now_ms), hold=True)
+
     def leave(self, request: Request) -> None:
         """Remove ``request`` from those that wait, if it is one of them."""
         if self._wait is not None:

@@ -14,6 +14,7 @@ import pytest
 from headrace.proxy.wire.heads import request_frame
 from headrace.proxy.wire.messages.codec import encode
 from headrace.quota_callbacks.api_keys import ApiKey
+from testbed.proxy_process import ProxyProcess
 from tests.clients.binding_front import proxied_front
 from tests.clients.fronts import unique
 from tests.clients.test_binding_quotas import KINDS, Scenario, idempotent, in_a_group, run
@@ -32,7 +33,12 @@ SCENARIOS: Final[list[tuple[str, Scenario, object, str]]] = [
 """A client, what it does, what is delivered, and the quota that throttles it."""
 RESOURCE_NOT_FOUND: Final = 91
 ENOUGH: Final = 6
-"""Requests of which the last ones are relayed natively, if there is a native data plane."""
+"""Requests of which the last ones are relayed natively, if there is a native data plane and nothing has to be read."""
+EVERYTHING_ALLOWED: Final = """
+[plugins.options.authorization]
+enabled = true
+super_users = ["User:ANONYMOUS"]
+"""
 
 
 @pytest.fixture(scope="module")
@@ -55,12 +61,19 @@ def test_clients_deliver_everything_and_report_no_error(proxied: BindingFront) -
         assert quota in proxied.throttled(side), name
 
 
-def test_a_byte_behind_a_request_is_ignored(proxied: BindingFront) -> None:
+@pytest.fixture(scope="module")
+def authorizing(kafka: FirstBroker) -> Iterator[ProxyProcess]:
+    """A proxy that reads requests to authorize them."""
+    with ProxyProcess(kafka.bootstrap_servers, config=EVERYTHING_ALLOWED) as proxy:
+        yield proxy
+
+
+def test_a_byte_behind_a_request_is_ignored(authorizing: ProxyProcess) -> None:
     """librdkafka writes one byte too many behind AlterUserScramCredentials v0. Brokers ignore it."""
     api_key, deletion = ApiKey.ALTER_USER_SCRAM_CREDENTIALS, {"name": "nobody", "mechanism": 1}
     body = encode("AlterUserScramCredentialsRequest", 0, {"deletions": [deletion], "upsertions": []})
     frame = request_frame(api_key, 0, CORRELATION_ID, unique("one-more"), body + b"\0")
-    with WireConnection(("127.0.0.1", proxied.proxy.port)) as connection:
+    with WireConnection(("127.0.0.1", authorizing.port)) as connection:
         for _ in range(ENOUGH):
             reply = read_reply(api_key, 0, connection.exchange(frame))
             assert [row["error_code"] for row in reply["results"]] == [RESOURCE_NOT_FOUND]

@@ -135,11 +135,17 @@ def _changes(api_key: int, asked_for: MutationRequest, counts: dict[TopicKey, in
 
 
 async def _partition_counts(topics: list[TopicKey], ask: Ask, in_turn: InTurn) -> dict[TopicKey, int]:
-    if not topics:
-        return {}
-    version, body = await in_turn(ask_for_topics(topics))
-    reply = await ask(ApiKey.METADATA, version, body)
-    return await parse_in_turn(read_partition_counts(version, reply), in_turn)
+    """Return the number of partitions of those topics that exist. A request may list topics by name and others by id,
+    and each needs a question of its own."""
+    counts: dict[TopicKey, int] = {}
+    by_name: list[TopicKey] = [each for each in topics if isinstance(each, str)]
+    by_id: list[TopicKey] = [each for each in topics if isinstance(each, bytes)]
+    for asked_for in (by_name, by_id):
+        if asked_for:
+            version, body = await in_turn(ask_for_topics(asked_for))
+            reply = await ask(ApiKey.METADATA, version, body)
+            counts |= await parse_in_turn(read_partition_counts(version, reply), in_turn)
+    return counts
 
 
 async def parse_in_turn(steps: Steps[Parsed], in_turn: InTurn) -> Parsed:

@@ -90,8 +90,9 @@ def _is_of_one_partition(data: bytes, version: int) -> bool:
     )
 
 
-def read_refused(body: Buffer, version: int, max_rows: int = sys.maxsize) -> set[tuple[str | bytes, int]]:
-    """Return topic (name, or from v13 on id) and index of the partitions that the broker did not append to.
+def read_refused(body: Buffer, version: int, max_rows: int = sys.maxsize) -> dict[tuple[str | bytes, int], int]:
+    """Return the error codes of the partitions that the broker did not append to, by topic (name, or from v13 on id)
+    and index.
 
     The errors of `_APPENDED` occur after the leader has appended the records. Raises the errors of `find_produce_tail`.
     """
@@ -106,9 +107,9 @@ def read_refused(body: Buffer, version: int, max_rows: int = sys.maxsize) -> set
         raise malformed("ProduceResponse", version, Broken(len(data), "the message ends too early")) from error
 
 
-def _read_refused(data: bytes, version: int, max_rows: int) -> set[tuple[str | bytes, int]]:
+def _read_refused(data: bytes, version: int, max_rows: int) -> dict[tuple[str | bytes, int], int]:
     width, flexible = _PARTITION_BYTES[version], version >= 9
-    refused: set[tuple[str | bytes, int]] = set()
+    refused: dict[tuple[str | bytes, int], int] = {}
     left = max_rows
     topics, at = _read_count(data, 0, version)
     for _ in range(topics):
@@ -125,8 +126,9 @@ def _read_refused(data: bytes, version: int, max_rows: int) -> set[tuple[str | b
         topic = name if version >= 13 else name.decode(errors="replace")
         at = partition_at
         for _ in range(partitions):
-            if _INT16(data, at + 4)[0] not in _APPENDED:
-                refused.add((topic, _INT32(data, at)[0]))
+            error_code: int = _INT16(data, at + 4)[0]
+            if error_code not in _APPENDED:
+                refused[topic, _INT32(data, at)[0]] = error_code
             at += width
             if version >= 8:
                 at, errors = _skip_flexible_errors(data, at, left) if flexible else _skip_plain_errors(data, at, left)

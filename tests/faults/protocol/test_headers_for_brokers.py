@@ -32,8 +32,9 @@ PROXY: Final = 0x21
 ADDRESS_BYTES: Final = {0x11: 4, 0x21: 16}
 """By the byte that stands for TCP over IPv4 and over IPv6."""
 PORT: Final = 4711
-STATED: Final = {"203.0.113.7": "127.0.0.1", "2001:db8::7": "::ffff:7f00:1"}
-"""Addresses of clients, and how that of the broker is written beside them: both are of one family."""
+STATED: Final = {"203.0.113.7": "127.0.0.1", "2001:db8::7": str(ipaddress.ip_address("::ffff:7f00:1"))}
+"""Addresses of clients, and how that of the broker is written beside them: both are of one family. Python 3.13 writes
+::ffff:127.0.0.1 for the last one."""
 
 
 class HeaderBroker(FakeBroker):

@@ -67,7 +67,6 @@ def assert_reports_all_states(receiver: Receiver) -> None:
         assert receiver.senders == {proxy.pid}, "systemd accepts messages of the service's main process only"
 
 
-@pytest.mark.exhaustive
 def test_a_loop_that_hangs_does_not_report_that_it_runs(receiver: Receiver, tmp_path: Path) -> None:
     environment = receiver.variables | blocking_plugin.install(tmp_path)
     with (

@@ -27,6 +27,8 @@ PRODUCED, FETCHED = QuotaKey.PRODUCER_BYTE_RATE, QuotaKey.CONSUMER_BYTE_RATE
 OPTIONS = {"topic_quotas": {"enabled": True}}
 OBSERVE, PACED = QuotaPolicy(observe=True), QuotaPolicy(mode=EnforcementMode.PACED)
 
+DENIED, INVALID_RECORD, UNKNOWN_PARTITION = 29, 87, 3
+
 
 def topic(name: EntityName) -> QuotaEntity:
     return QuotaEntity(other=(("topic", name),))
@@ -183,7 +185,7 @@ def test_the_cache_is_bounded_and_follows_the_buckets(monkeypatch: pytest.Monkey
     quotas.update_quota(PRODUCED, ANY_TOPIC, 1000, QuotaPolicy())
     produced = make_request(PRODUCE)
     produced.batches = [(f"t{number}", 0, 100, -1) for number in range(8)]
-    produced.read_refused, produced.refused = True, ()
+    produced.read_refused, produced.refused = True, {}
     assert quotas.response_received(produced, 0) is None
     assert len(context.quotas) == 8
     assert context.quotas.expire(10_000_000) == 8
@@ -220,7 +222,7 @@ def produced_by(user: str, *parts: tuple[str | bytes, int, int], acks: int = 1) 
     made.connection.user = user
     made.acks, made.forwarded_s, made.read_refused = acks, 0.0, True
     made.batches = [(topic, partition, size, -1) for topic, partition, size in parts]
-    made.refused = ()
+    made.refused = {}
     return made
 
 
@@ -235,12 +237,12 @@ def limited_to(limit: float, entity: QuotaEntity = ORDERS) -> tuple[TopicQuotas,
 def test_what_the_broker_refuses_is_not_charged() -> None:
     quotas, context = limited_to(1000)
     refused = produced_by("mallory", ("orders", 0, 10**9))
-    refused.refused = {("orders", 0)}
+    refused.refused = {("orders", 0): DENIED}
     assert quotas.batches_received(refused, 0) is None
     assert quotas.response_received(refused, 0) is None
     assert len(context.quotas) == 0
     partly = produced_by("alice", ("orders", 0, 12_000), ("orders", 1, 10**9))
-    partly.refused = {("orders", 1)}
+    partly.refused = {("orders", 1): DENIED}
     verdict = quotas.response_received(partly, 0)
     assert verdict is not None
     assert verdict.throttle_ms == 2000
@@ -270,9 +272,40 @@ def test_a_user_whose_permission_was_withdrawn_uses_up_nothing_more() -> None:
     quotas, _ = limited_to(1000)
     assert quotas.response_received(produced_by("mallory", ("orders", 0, 100)), 0) is None
     refused = produced_by("mallory", ("orders", 0, 100))
-    refused.refused = {("orders", 0)}
+    refused.refused = {("orders", 0): DENIED}
     quotas.response_received(refused, 0)
     quotas.batches_received(produced_by("mallory", ("orders", 0, 10**6), acks=0), 0)
+    assert quotas.response_received(produced_by("alice", ("orders", 0, 100)), 0) is None
+
+
+def test_another_error_than_a_missing_permission_withdraws_none() -> None:
+    quotas, context = limited_to(1000)
+    assert quotas.response_received(produced_by("alice", ("orders", 0, 100)), 0) is None
+    failed = produced_by("alice", ("orders", 2**31 - 1, 100))
+    failed.refused = {("orders", 2**31 - 1): UNKNOWN_PARTITION}
+    quotas.response_received(failed, 0)
+    quotas.batches_received(produced_by("alice", ("orders", 0, 10**6), acks=0), 0)
+    assert len(context.quotas) == 1, "there is no bucket for the sender alone"
+
+
+@pytest.mark.parametrize("left_out", [False, True])
+def test_a_partition_that_is_listed_twice_is_charged_whatever_the_reply_says(left_out: bool) -> None:
+    """A broker appends the first part, and the reply has the error of the second one, which is empty."""
+    quotas, _ = limited_to(1000)
+    assert quotas.response_received(produced_by("alice", ("orders", 0, 100)), 0) is None
+    twice = produced_by("alice", *(() if left_out else (("orders", 0, 12_000), ("orders", 0, 0))))
+    twice.left_out_bytes = {("orders", 0): 12_000} if left_out else {}
+    twice.refused = {("orders", 0): INVALID_RECORD}
+    verdict = quotas.response_received(twice, 0)
+    assert verdict is not None
+    assert verdict.throttle_ms > 0
+
+
+def test_a_partition_that_is_listed_twice_by_who_was_never_let_in_is_charged_to_the_sender() -> None:
+    quotas, _ = limited_to(1000)
+    twice = produced_by("mallory", ("orders", 0, 10**6), ("orders", 0, 0))
+    twice.refused = {("orders", 0): INVALID_RECORD}
+    assert quotas.response_received(twice, 0) is not None
     assert quotas.response_received(produced_by("alice", ("orders", 0, 100)), 0) is None
 
 
@@ -280,7 +313,7 @@ def test_batches_beyond_the_maximum_are_charged() -> None:
     quotas, _ = limited_to(1000)
     request = produced_by("alice", *(("fake", number, 0) for number in range(4096)))
     request.left_out_bytes = {("orders", 0): 12_000, ("orders", 1): 10**9}
-    request.refused = {("orders", 1)}
+    request.refused = {("orders", 1): DENIED}
     verdict = quotas.response_received(request, 0)
     assert verdict is not None
     assert verdict.throttle_ms == 2000

@@ -1,8 +1,9 @@
-"""Attacks by way of the topics that the proxy remembers, on a real proxy in front of a real broker."""
+"""Attacks by way of the topics that the proxy remembers or asks for, on a real proxy in front of a real broker."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
+from uuid import uuid4
 
 import pytest
 
@@ -55,3 +56,12 @@ def test_a_deletion_that_deletes_nothing_has_no_one_pay_again(front: Front) -> N
             assert victim.wants(9, missing).errors == {missing: UNKNOWN_TOPIC_OR_PARTITION}
             assert attacker.deletes(5, missing).errors == {missing: UNKNOWN_TOPIC_OR_PARTITION}
         assert victim.creates(7, (own, 1)).errors == {own: 0}
+
+
+def test_a_deletion_by_name_costs_as_much_beside_one_by_id(front: Front) -> None:
+    """A broker that is asked for an id ignores the names in the same request."""
+    large, other = names(2)
+    Behind(front.cluster).makes((large, SLOW_BURST + 1), (other, 1))
+    with QuotaClient(front) as attacker:
+        assert attacker.deletes(6, large, uuid4().bytes).errors[large] == 0
+        assert attacker.deletes(6, other).errors == {other: THROTTLING_QUOTA_EXCEEDED}

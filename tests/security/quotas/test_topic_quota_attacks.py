@@ -27,10 +27,11 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.exhaustive  # a broker of its own
 
 LIMIT: Final = 20_000
-USERS: Final = SECRETS | {"dave": "correct-horse-d", "eve": "correct-horse-e"}
+USERS: Final = SECRETS | {name: f"correct-horse-{name}" for name in ("dave", "eve", "frank")}
 """Of these, bob and eve may do nothing. Who was throttled waits with the next connection: tests use different ones."""
 VERSION: Final = 9
 TOPIC_AUTHORIZATION_FAILED: Final = 29
+INVALID_RECORD: Final = 87
 MORE_THAN_ARE_KEPT: Final = 4097
 CONFIG: Final = f"""
 [plugins.options.topic_quotas]
@@ -45,7 +46,7 @@ producer_byte_rate = {LIMIT}
 def cluster() -> Iterator[KafkaCluster]:
     """A broker with `USERS`."""
     listener = Listener(name=LISTENER, protocol="SASL_PLAINTEXT", sasl={"PLAIN": plain_jaas(USERS)})
-    users = "User:ANONYMOUS;User:alice;User:carol;User:dave"
+    users = "User:ANONYMOUS;User:alice;User:carol;User:dave;User:frank"
     own = {"authorizer.class.name": AUTHORIZER, "super.users": users}
     with KafkaCluster(brokers=1, config={**own, **NOT_FENCED}, listeners=[listener]) as found:
         yield found
@@ -119,6 +120,20 @@ def test_fake_partitions_hide_no_real_one(proxy: ProxyProcess, topic: str) -> No
         code, throttle_ms = carol.produce(topic, 45 * LIMIT, fakes=MORE_THAN_ARE_KEPT)
     assert code == 0
     assert throttle_ms > 5000
+
+
+def test_a_partition_that_is_listed_twice_is_charged(proxy: ProxyProcess, topic: str) -> None:
+    """The broker appends the first part, and its reply has the error of the second one, which is empty."""
+    parts = [{"index": 0, "records": messages.batch(bytes(15 * LIMIT))}, {"index": 0, "records": b""}]
+    message = {"acks": 1, "timeout_ms": 30_000, "topic_data": [{"name": topic, "partition_data": parts}]}
+    with Sender(proxy, "frank") as frank:
+        answer = read_reply(ApiKey.PRODUCE, VERSION, frank.exchange(request_frame(ApiKey.PRODUCE, VERSION, message)))
+    (row,) = answer["responses"][-1]["partition_responses"]
+    assert row["error_code"] == INVALID_RECORD
+    assert answer["throttle_time_ms"] > 0
+    with Sender(proxy, "alice") as alice:
+        code, _ = alice.produce(topic, 1)
+    assert code == 0
 
 
 def was_held(proxy: ProxyProcess, user: str) -> bool:

@@ -50,7 +50,7 @@ def body_of(version: int, topics: list[list[tuple[int, int, str | None, int]]]) 
 @given(st.integers(0, 13), st.lists(partitions, max_size=4))
 def test_what_was_refused(version: int, topics: list[list[tuple[int, int, str | None, int]]]) -> None:
     expected = {
-        (bytes([number] * 16) if version >= 13 else f"t{number}", index)
+        (bytes([number] * 16) if version >= 13 else f"t{number}", index): code
         for number, found in enumerate(topics)
         for index, code, _, _ in found
         if code not in APPENDED
