@@ -17,7 +17,7 @@ from headrace.proxy.long_work import LongSteps, in_slices
 from headrace.proxy.quotas.authorization import Permissions, may
 from headrace.proxy.quotas.rules.filters import compile_filter, described_parts
 from headrace.proxy.quotas.rules.refusals import Refusal
-from headrace.proxy.quotas.rules.validation import MAX_CHANGES, refused_results, validation_in_steps
+from headrace.proxy.quotas.rules.validation import MAX_CHANGES, refused_in_steps, validation_in_steps
 from headrace.proxy.quotas.store import Author, StoreError, StoreTimeoutError
 from headrace.proxy.repeated_lines import RepeatedLines
 from headrace.proxy.wire.client_quotas import (
@@ -25,7 +25,7 @@ from headrace.proxy.wire.client_quotas import (
     alter_response_in_steps,
     alterations_in_steps,
     describe_error,
-    read_filter,
+    filter_in_steps,
 )
 from headrace.quota_callbacks.api_keys import ApiKey
 from headrace.quota_callbacks.client_addresses import counted_owner
@@ -130,7 +130,7 @@ class ClientQuotaApis:
                 results = await self._alter(request, author, in_turn, paused)
             else:
                 self._log_denial(connection)
-                results = refused_results(request, NOT_AUTHORIZED)
+                results = await in_turn(refused_in_steps(request, NOT_AUTHORIZED))
             return await in_turn(alter_response_in_steps(version, results))
         if not allowed:
             return describe_error(version, NOT_AUTHORIZED.error_code, NOT_AUTHORIZED.error_message)
@@ -155,7 +155,8 @@ class ClientQuotaApis:
             log.warning("a change of quotas is denied", principal=user, address=host, left_out=left_out or None)
 
     async def _describe(self, version: int, body: memoryview, owner: str, paused: Paused) -> bytes:
-        matches = compile_filter(read_filter(version, body), self._schema)
+        asked_for = await self._describing.run(owner, filter_in_steps(version, body), paused)
+        matches = compile_filter(asked_for, self._schema)
         if isinstance(matches, Refusal):
             return describe_error(version, matches.error_code, matches.error_message)
         try:
@@ -192,7 +193,7 @@ class ClientQuotaApis:
         self, request: AlterRequest, author: Author, in_turn: InTurn, paused: Paused
     ) -> Sequence[AlterResult]:
         if self._follower is None:
-            return refused_results(request, NO_STORE)
+            return await in_turn(refused_in_steps(request, NO_STORE))
         deadline = self._follower.deadline()
         try:
             with paused():
@@ -207,7 +208,8 @@ class ClientQuotaApis:
             timed_out = isinstance(error, StoreTimeoutError)  # the reason says whether the change may have been made
             event = "a change of quotas has timed out" if timed_out else "quotas cannot be changed"
             self._warn(event, author, error)
-            return refused_results(request, Refusal(error_code=error_code_of(error), error_message=str(error)))
+            refusal = Refusal(error_code=error_code_of(error), error_message=str(error))
+            return await in_turn(refused_in_steps(request, refusal))
         try:
             with paused():
                 await self._follower.catch_up(deadline)

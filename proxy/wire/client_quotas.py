@@ -29,6 +29,7 @@ from headrace.proxy.wire.messages.scalars import (
     count_rows,
 )
 from headrace.proxy.wire.messages.schemas import schema
+from headrace.proxy.wire.messages.stepwise import ROWS_A_STEP, decode_in_steps
 from headrace.proxy.wire.messages.tagged_fields import read_tag_count
 
 if TYPE_CHECKING:
@@ -114,21 +115,22 @@ class AlterResult:
     error_message: str | None = None
 
 
-def read_filter(version: int, body: Buffer) -> QuotaFilter:
-    """Read the body of a DescribeClientQuotas request.
+def filter_in_steps(version: int, body: Buffer) -> Steps[QuotaFilter]:
+    """Read the body of a DescribeClientQuotas request, with a yield now and then: it may have any number of components.
 
     Raises `UnknownMessage` for a version without a schema, and `MalformedMessage` for a body that violates it.
     """
-    request = decode("DescribeClientQuotasRequest", version, body)
-    return QuotaFilter(
-        components=tuple(
+    request = yield from decode_in_steps("DescribeClientQuotasRequest", version, body)
+    components = []
+    for number, row in enumerate(request["components"]):
+        components.append(
             FilterComponent(
                 entity_type=row["entity_type"], match_type=_match_type(row["match_type"]), match=row["match"]
             )
-            for row in request["components"]
-        ),
-        strict=request["strict"],
-    )
+        )
+        if number % ROWS_A_STEP == 0:
+            yield
+    return QuotaFilter(components=tuple(components), strict=request["strict"])
 
 
 def _match_type(number: int) -> MatchType | int:
@@ -141,7 +143,7 @@ def _match_type(number: int) -> MatchType | int:
 def alterations_in_steps(version: int, body: Buffer, max_rows: int) -> Steps[AlterRequest]:
     """Read the body of an AlterClientQuotas request, with a yield after each entity, so that others can do their work.
 
-    Raises the errors of `read_filter`, and `MalformedFrame` for more than ``max_rows`` entities, parts of entities,
+    Raises the errors of `filter_in_steps`, and `MalformedFrame` for more than ``max_rows`` entities, parts of entities,
     keys and tagged fields, and for more than `MAX_ENTITY_ROWS` of one entity. An entity is decoded only after its rows
     were counted.
     """

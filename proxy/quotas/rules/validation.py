@@ -28,6 +28,7 @@ from headrace.proxy.quotas.rules.hash_order import hash_order
 from headrace.proxy.quotas.rules.refusals import Refusal, invalid
 from headrace.proxy.quotas.store import Alteration
 from headrace.proxy.wire.client_quotas import AlterResult
+from headrace.proxy.wire.messages.stepwise import ROWS_A_STEP
 from headrace.quota_callbacks.entities import CLIENT_ID, DEFAULT, IP, USER, QuotaEntity
 from headrace.quota_callbacks.error_codes import ErrorCode
 
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Mapping
 
     from headrace.proxy.wire.client_quotas import AlterEntry, AlterRequest, EntityPart, QuotaOp
+    from headrace.proxy.wire.messages.stepwise import Steps
     from headrace.quota_callbacks.definitions import QuotaKeyDefinition, QuotaSchema
 
 MAX_CHANGES: Final = 10_000
@@ -89,21 +91,24 @@ def validation_in_steps(
             changes += _count_changes(outcome, current(outcome.entity))
             if changes > MAX_CHANGES:
                 refusal = Refusal(error_code=ErrorCode.POLICY_VIOLATION, error_message=_POLICY_MESSAGE)
-                return ValidatedRequest(alterations=(), results=refused_results(request, refusal))
+                return ValidatedRequest(alterations=(), results=(yield from refused_in_steps(request, refusal)))
         yield
     made = () if request.validate_only else tuple(alterations)
     return ValidatedRequest(alterations=made, results=tuple(results.values()))
 
 
-def refused_results(request: AlterRequest, refusal: Refusal) -> tuple[AlterResult, ...]:
-    """Return the rows of a response that refuses the whole request, for example if the store cannot be written.
+def refused_in_steps(request: AlterRequest, refusal: Refusal) -> Steps[tuple[AlterResult, ...]]:
+    """Return the rows of a response that refuses the whole request, for example if the store cannot be written. Yield
+    now and then.
 
     As in a broker's response, there is a row for each entry, with the parts as they were sent.
     """
-    return tuple(
-        AlterResult(entity=entry.entity, error_code=refusal.error_code, error_message=refusal.error_message)
-        for entry in request.entries
-    )
+    results = []
+    for number, entry in enumerate(request.entries):
+        results.append(_result(entry.entity, refusal))
+        if number % ROWS_A_STEP == 0:
+            yield
+    return tuple(results)
 
 
 def entity_parts(entry: AlterEntry) -> Parts:

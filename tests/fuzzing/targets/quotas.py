@@ -7,10 +7,11 @@ from headrace.proxy.quotas.rules.refusals import Refusal
 from headrace.proxy.wire.client_quotas import (
     DescribeResponse,
     describe_error,
-    read_filter,
+    filter_in_steps,
 )
 from headrace.proxy.wire.errors import MalformedFrame, MalformedMessage
 from headrace.proxy.wire.messages.codec import decode
+from headrace.proxy.wire.messages.stepwise import finish
 from headrace.quota_callbacks.definitions import BUILTIN_SCHEMA
 from headrace.quota_callbacks.entities import DEFAULT, QuotaEntity
 from tests.fuzzing.choices import Choices
@@ -51,7 +52,7 @@ def quota_filters(data: bytes) -> None:
     version = any_version(choices, "DescribeClientQuotasRequest")
     body = message_body(choices, "DescribeClientQuotasRequest", version)
     try:
-        wanted = read_filter(version, body)
+        wanted = finish(filter_in_steps(version, body))
     except MalformedMessage:
         return
     matches = compile_filter(wanted, BUILTIN_SCHEMA)

@@ -19,7 +19,7 @@ from headrace.proxy.wire.client_quotas import (
     QuotaOp,
     alterations_in_steps,
     describe_error,
-    read_filter,
+    filter_in_steps,
 )
 from headrace.proxy.wire.errors import MalformedFrame, MalformedMessage, UnencodableValue, UnknownMessage
 from headrace.proxy.wire.messages.codec import decode, encode
@@ -72,12 +72,12 @@ def alter_message(asked: AlterRequest) -> dict[str, Any]:
 def test_a_filter_is_read_as_it_was_sent(wanted: QuotaFilter) -> None:
     for version in VERSIONS:
         body = encode("DescribeClientQuotasRequest", version, filter_message(wanted))
-        found = read_filter(version, body)
+        found = finish(filter_in_steps(version, body))
         assert found == wanted
         assert all(isinstance(each.match_type, MatchType) == (0 <= each.match_type <= 2) for each in found.components)
         for end in range(len(body)):
             with pytest.raises(MalformedMessage):
-                read_filter(version, body[:end])
+                finish(filter_in_steps(version, body[:end]))
 
 
 @given(REQUESTS)
@@ -181,7 +181,7 @@ def test_an_entity_that_cannot_be_written_leaves_nothing_behind() -> None:
 
 def test_an_unknown_version() -> None:
     with pytest.raises(UnknownMessage):
-        read_filter(2, b"")
+        finish(filter_in_steps(2, b""))
     with pytest.raises(UnknownMessage):
         read_alterations(2, b"")
     with pytest.raises(UnknownMessage):

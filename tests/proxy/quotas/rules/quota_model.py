@@ -9,8 +9,9 @@ from headrace.proxy.quotas.rules.refusals import Refusal
 from headrace.proxy.wire.client_quotas import (
     DescribeResponse,
     describe_error,
-    read_filter,
+    filter_in_steps,
 )
+from headrace.proxy.wire.messages.stepwise import finish
 from headrace.quota_callbacks.api_keys import ApiKey
 from headrace.quota_callbacks.definitions import BUILTIN_SCHEMA, QuotaSchema
 from tests.proxy.quotas.in_one_step import alter_response, read_alterations, validate_request
@@ -45,7 +46,7 @@ class QuotaModel:
         return alter_response(version, validated.results)
 
     def _describe(self, version: int, body: bytes) -> bytes:
-        matches = compile_filter(read_filter(version, body), self.schema)
+        matches = compile_filter(finish(filter_in_steps(version, body)), self.schema)
         if isinstance(matches, Refusal):
             return describe_error(version, matches.error_code, matches.error_message)
         response = DescribeResponse(version)

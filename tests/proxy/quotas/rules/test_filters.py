@@ -9,7 +9,8 @@ import pytest
 
 from headrace.proxy.quotas.rules.filters import compile_filter, described_parts
 from headrace.proxy.quotas.rules.refusals import Refusal
-from headrace.proxy.wire.client_quotas import FilterComponent, MatchType, QuotaFilter, read_filter
+from headrace.proxy.wire.client_quotas import FilterComponent, MatchType, QuotaFilter, filter_in_steps
+from headrace.proxy.wire.messages.stepwise import finish
 from headrace.quota_callbacks.definitions import BUILTIN_SCHEMA, EntityTypeDefinition
 from headrace.quota_callbacks.entities import DEFAULT, QuotaEntity
 from headrace.quota_callbacks.error_codes import ErrorCode
@@ -42,7 +43,7 @@ def test_the_numbers_of_kafkas_test(components: list[Component], open_count: int
     model.answer(*matching_entities())
     for strict, count in ((False, open_count), (True, strict_count)):
         _, version, body = describe(*components, strict=strict)
-        matches = compile_filter(read_filter(version, body), BUILTIN_SCHEMA)
+        matches = compile_filter(finish(filter_in_steps(version, body)), BUILTIN_SCHEMA)
         assert not isinstance(matches, Refusal)
         assert sum(map(matches, model.quotas)) == count
 

@@ -9,9 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.proxy.quotas.rules.refusals import Refusal
-from headrace.proxy.quotas.rules.validation import MAX_CHANGES, refused_results
+from headrace.proxy.quotas.rules.validation import MAX_CHANGES, refused_in_steps
 from headrace.proxy.quotas.store import Alteration
 from headrace.proxy.wire.client_quotas import AlterEntry, AlterRequest, AlterResult, QuotaOp
+from headrace.proxy.wire.messages.stepwise import finish
 from headrace.quota_callbacks.definitions import (
     BUILTIN_SCHEMA,
     USER_AND_CLIENT_ID,
@@ -170,7 +171,7 @@ def test_a_request_that_is_refused_as_a_whole() -> None:
     """Each entry is answered, with its parts as they were sent."""
     refusal = Refusal(error_code=7, error_message="The request timed out.")
     asked = request(entry(("user", "a"), ("user", "b")), entry(("user", "a"), ("user", "b")), entry())
-    assert refused_results(asked, refusal) == tuple(
+    assert finish(refused_in_steps(asked, refusal)) == tuple(
         AlterResult(entity=each.entity, error_code=7, error_message="The request timed out.") for each in asked.entries
     )
 
