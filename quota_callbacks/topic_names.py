@@ -35,8 +35,8 @@ class TopicNames:
     def name(self, topic_id: bytes) -> str | None:
         """Return the name of the topic with the 16 bytes of ``topic_id``; ``None`` while no reply has named it.
 
-        A client has learned the ids that it uses from a Metadata reply, so that only clients which were connected to
-        another proxy before can use an id that this proxy does not know yet.
+        Most clients learn the ids that they use from Metadata replies, which pass this proxy. An id that it does not
+        know yet comes from another proxy, or from the reply to a CreateTopics or DescribeTopicPartitions.
         """
         return self._names.get(topic_id)
 

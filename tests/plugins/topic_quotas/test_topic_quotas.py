@@ -278,6 +278,34 @@ def test_a_user_whose_permission_was_withdrawn_uses_up_nothing_more() -> None:
     assert quotas.response_received(produced_by("alice", ("orders", 0, 100)), 0) is None
 
 
+def test_who_waits_for_a_topic_does_not_wait_behind_others_who_do() -> None:
+    """Their requests may be for other topics, and would never be charged to this one."""
+    quotas, _ = limited_to(1000)
+    throttled = [quotas.response_received(produced_by(user, ("orders", 0, 8000)), 0) for user in ("alice", "bob")]
+    assert throttled[0] is None
+    assert throttled[1] is not None
+    assert quotas.response_received(produced_by("alice", ("orders", 0, 1)), 0) is not None
+    until_ms = quotas.response_received(produced_by("bob", ("orders", 0, 1)), 0)
+    assert until_ms is not None
+    for number in range(50):
+        held = quotas.request_received(on_a_new_connection("alice", 1 + number), 1 + number)
+        assert held is not None
+        assert not held.ask_again
+    request = on_a_new_connection("bob", 100)
+    held = quotas.request_received(request, 100)
+    assert held is not None
+    assert held.hold
+    assert held.throttle_ms <= until_ms.throttle_ms
+    assert quotas.request_received(request, 200) is None, "it is held once"
+    assert quotas.request_received(on_a_new_connection("carol", 100), 100) is None, "carol was not throttled"
+
+
+def on_a_new_connection(user: str, now_ms: int) -> Request:
+    made = produced_by(user)
+    made.received_s = now_ms / 1000
+    return made
+
+
 def test_another_error_than_a_missing_permission_withdraws_none() -> None:
     quotas, context = limited_to(1000)
     assert quotas.response_received(produced_by("alice", ("orders", 0, 100)), 0) is None

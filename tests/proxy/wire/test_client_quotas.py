@@ -24,7 +24,7 @@ from headrace.proxy.wire.client_quotas import (
 from headrace.proxy.wire.errors import MalformedFrame, MalformedMessage, UnencodableValue, UnknownMessage
 from headrace.proxy.wire.messages.codec import decode, encode
 from headrace.proxy.wire.messages.scalars import LONGEST_STRING, uvarint
-from headrace.proxy.wire.messages.stepwise import finish
+from headrace.proxy.wire.messages.stepwise import ROWS_A_STEP, finish
 from tests.proxy.quotas.in_one_step import alter_response, read_alterations
 from tests.proxy.wire.oracle import through_java
 
@@ -108,6 +108,14 @@ def test_kafka_reads_a_description(entries: list[tuple[Any, dict[str, float]]]) 
         assert [{value["key"]: value["value"] for value in row["values"]} for row in rows] == [
             values for _, values in entries
         ]
+
+
+def test_a_filter_of_many_components_is_read_in_steps() -> None:
+    component = FilterComponent(entity_type="user", match_type=MatchType.SPECIFIED, match=None)
+    wanted = QuotaFilter(components=(component,) * 9999, strict=True)
+    body = encode("DescribeClientQuotasRequest", 1, filter_message(wanted))
+    assert sum(1 for _ in filter_in_steps(1, body)) >= 2 * len(wanted.components) // ROWS_A_STEP
+    assert finish(filter_in_steps(1, body)) == wanted
 
 
 def test_the_tagged_fields_of_the_request_count_as_rows() -> None:

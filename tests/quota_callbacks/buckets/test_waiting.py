@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 import pytest
 
-from headrace.quota_callbacks.buckets.waiting import CHARGED_WITHIN_MS, SPACING_MS
+from headrace.quota_callbacks.buckets.waiting import CHARGED_WITHIN_MS, SPACING_MS, Wait
 from headrace.quota_callbacks.builtin.byte_rate import PRODUCE, ByteRate
 from headrace.quota_callbacks.entities import QuotaKey
 from headrace.quota_callbacks.hookspecs import PluginContext
@@ -115,6 +115,24 @@ def test_one_after_the_other_in_the_order_of_their_requests() -> None:
         assert now_ms < 60_000
     assert admitted == [0, 1, 2, 3, 4]
     assert begun_ms >= 5000 + 4 * 900, "each waited for the throttle of its predecessor"
+
+
+def test_who_has_many_requests_wait_delays_another_by_one_turn() -> None:
+    """A quota of a client id, or of a team, has several users. None of the requests that are admitted is charged."""
+    wait, alice, bob = Wait(), make_connection(user="alice"), make_connection(user="bob")
+    requests = [Request(alice, PRODUCE, 7, 1, "c", 1, 0.0) for _ in range(50)] + [
+        Request(bob, PRODUCE, 7, 1, "c", 1, 0.0)
+    ]
+    wait.extend(0, 1000, 0)
+    admitted: dict[Request, int] = {}
+    for now_ms in range(0, 60_000, SPACING_MS):
+        for request in requests:
+            if request not in admitted and wait.hold_ms(request, 0, now_ms) == 0:
+                admitted[request] = now_ms
+    assert list(admitted)[:3] == [requests[0], requests[-1], requests[1]]
+    assert admitted[requests[-1]] <= 1000 + CHARGED_WITHIN_MS + SPACING_MS
+    assert len(admitted) == len(requests)
+    assert wait.is_over(60_000)
 
 
 def test_who_hangs_up_gives_its_place_up() -> None:

@@ -171,6 +171,7 @@ def test_a_request_that_is_refused_as_a_whole() -> None:
     """Each entry is answered, with its parts as they were sent."""
     refusal = Refusal(error_code=7, error_message="The request timed out.")
     asked = request(entry(("user", "a"), ("user", "b")), entry(("user", "a"), ("user", "b")), entry())
+    assert any(True for _ in refused_in_steps(asked, refusal))
     assert finish(refused_in_steps(asked, refusal)) == tuple(
         AlterResult(entity=each.entity, error_code=7, error_message="The request timed out.") for each in asked.entries
     )
