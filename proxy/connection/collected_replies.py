@@ -81,6 +81,8 @@ def edited_in_steps(state: ConnectionState, exchange: Exchange, action: Settle |
             exchange.topic_errors = {**(exchange.topic_errors or {}), **errors}
             if exchange.api_key == ApiKey.DELETE_TOPICS:
                 state.shared.created_topics.forget(topic for topic, code in errors.items() if not code)
+            elif exchange.api_key == ApiKey.CREATE_TOPICS:
+                state.shared.created_topics.refused(topic for topic, code in errors.items() if code)
         else:
             _read_outcome(exchange, body, state.limits.max_request_rows)
         now_s = state.shared.clock()  # a large reply has waited for its turn

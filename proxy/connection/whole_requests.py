@@ -228,6 +228,8 @@ class WholeRequests:
         state, now_s = self._state, self._shared.clock()
         mutates = exchange.api_key in self._shared.hooks.mutations and refusal is None
         looks_up = mutates and self._has_mutation_quota(exchange)
+        if mutates and exchange.api_key == ApiKey.DELETE_TOPICS:  # what it deletes costs others who create it again
+            exchange.reply = Settle()
         if self._may_be_large(exchange):  # its rows are counted as they are read
             state.in_flight.hold(exchange, len(frame))
         elif not looks_up and (exchange.api_key == ApiKey.ALTER_CLIENT_QUOTAS or not must_authorize(state, exchange)):

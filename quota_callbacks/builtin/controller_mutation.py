@@ -31,7 +31,7 @@ from headrace.quota_callbacks.requests import Detail, Interest
 from headrace.quota_callbacks.verdicts import THROTTLING_QUOTA_EXCEEDED, Refuse, Throttle
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
     from headrace.quota_callbacks.buckets.client_quotas import BucketSource
     from headrace.quota_callbacks.buckets.quota_scope import QuotaScope
@@ -132,20 +132,21 @@ class ControllerMutation(BucketCallback):
         refused = sum(each.partitions for each in mutations if errors.get(each.topic, 0) in UNCHANGED)
         if held or refused:
             _give_back(bucket, refused, now_ms, held=held)
-        unforeseen = sum(each.at_most for each in mutations if not each.partitions and errors.get(each.topic) == 0)
-        if unforeseen and held:
-            bucket.record(unforeseen, now_ms)
-            bucket.correct(unforeseen, now_ms, forwarded=True)
-        elif unforeseen:
-            bucket.charge(unforeseen, now_ms)
+        changed = (each for each in mutations if errors.get(each.topic) == 0)
+        _charge_unforeseen(bucket, changed, now_ms, held=held)
         return bucket.throttle(now_ms) if not held and request.api_version < STRICT_FROM[request.api_key] else None
 
     def _undo(self, request: Request, now_ms: int) -> None:
-        """Give back the tokens for a request that was not forwarded. The outcome of a forwarded one is unknown."""
+        """Give back the tokens for a request that was not forwarded. The outcome of a forwarded one is unknown, so that
+        it is charged for all that the broker may have changed."""
         charge = self._take_charge(request)
-        if charge is not None and request.forwarded_s is None:
-            bucket, mutations, held = charge
+        if charge is None:
+            return
+        bucket, mutations, held = charge
+        if request.forwarded_s is None:
             _give_back(bucket, sum(each.partitions for each in mutations), now_ms, held=held)
+        else:
+            _charge_unforeseen(bucket, mutations, now_ms, held=held)
 
     def _hold(
         self, request: Request, mutations: tuple[TopicMutation, ...], bucket: MutationBucket, now_ms: int
@@ -223,6 +224,16 @@ def _tokens(source: BucketSource, request: Request, now_ms: int) -> float:
 def _refuses(bucket: MutationBucket) -> bool:
     """Return whether ``bucket`` refuses topics when it is overdrawn, instead of holding requests or reporting only."""
     return bucket.limit is not None and not bucket.paced and not bucket.policy.observe
+
+
+def _charge_unforeseen(bucket: MutationBucket, mutations: Iterable[TopicMutation], now_ms: int, *, held: bool) -> None:
+    """Charge changes of topics for which nothing was charged, because the broker was expected to refuse them."""
+    amount = sum(each.at_most for each in mutations if not each.partitions)
+    if amount and held:
+        bucket.record(amount, now_ms)
+        bucket.correct(amount, now_ms, forwarded=True)
+    elif amount:
+        bucket.charge(amount, now_ms)
 
 
 def _give_back(bucket: MutationBucket, amount: int, now_ms: int, *, held: bool) -> None:

@@ -169,10 +169,8 @@ class RequestPercentage(BucketCallback):
         return bucket.charge(amount, now_ms, longest_ms=bucket.window.seconds * 1000)
 
     def _undo(self, request: Request, now_ms: int) -> Throttle | None:
-        """Cancel the reservation of a request without a reply, and charge its cost.
-
-        If it was forwarded, that is the handler time: a broker serves a request even if its client has closed the
-        connection. Otherwise it is the proxy's own time, since a broker also charges requests that it refuses.
+        """Cancel the reservation of a request without a reply, and charge its cost: the proxy's own time, and if it was
+        forwarded, also the handler time, since a broker serves a request even if its client has closed the connection.
         """
         give_back(request, self._slot, now_ms)
         bucket = None if is_time_exempt(request) else self._quotas.bucket_for(request, KEY, RateBucket)
@@ -180,10 +178,8 @@ class RequestPercentage(BucketCallback):
             return None
         if request.charged_thread_ns is None:
             connection = request.connection
-            if request.forwarded_s is None:
-                request.charged_thread_ns, connection.thread_ns = connection.thread_ns, 0
-            else:
-                request.charged_thread_ns = self._handler_ns(request)
+            own_ns, connection.thread_ns = connection.thread_ns, 0
+            request.charged_thread_ns = own_ns + (0 if request.forwarded_s is None else self._handler_ns(request))
         if request.charged_thread_ns == 0 and request.forwarded_s is None:
             return None
         amount = request.charged_thread_ns * PERCENT_PER_NS

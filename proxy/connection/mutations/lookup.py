@@ -123,15 +123,20 @@ def _created_partitions(asked_for: int, validated: int | None) -> int:
 
 
 def _changes(api_key: int, asked_for: MutationRequest, counts: dict[TopicKey, int]) -> Iterator[TopicMutation]:
-    """Yield what each topic costs: all partitions if deleted, added ones in CreatePartitions, 0 if it is unknown."""
+    """Yield what each topic costs: all partitions if deleted, added ones in CreatePartitions, 0 if it is unknown.
+
+    A topic may change before the request is carried out. So one that has as many partitions as a CreatePartitions asks
+    for, which the broker refuses, costs what is added if it has only one by then.
+    """
     for topic in asked_for.topics:
         existing = counts.get(topic.key)
         if api_key == ApiKey.DELETE_TOPICS:
-            partitions, at_most = existing or 0, ASSUMED_PARTITIONS
+            partitions, at_most = existing or 0, ASSUMED_PARTITIONS if existing is None else 0
         else:
-            at_most = min(max(topic.partitions or 0, 0), MAX_PARTITIONS)
-            partitions = 0 if existing is None else max(at_most - existing, 0)
-        yield TopicMutation(topic=topic.key, partitions=partitions, at_most=at_most if existing is None else 0)
+            asked = min(max(topic.partitions or 0, 0), MAX_PARTITIONS)
+            partitions = 0 if existing is None else max(asked - existing, 0)
+            at_most = asked if existing is None else 0 if partitions else max(asked - 1, 0)
+        yield TopicMutation(topic=topic.key, partitions=partitions, at_most=at_most)
 
 
 async def _partition_counts(topics: list[TopicKey], ask: Ask, in_turn: InTurn) -> dict[TopicKey, int]:

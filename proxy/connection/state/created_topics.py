@@ -60,13 +60,22 @@ class CreatedTopics:
 
     def ask_for(self, mutations: Iterable[TopicMutation], now_s: float) -> None:
         """Note the partitions of topics that a request, which was forwarded, creates. Whether they are created need not
-        be known: the charge for changing a topic is returned if the broker reports that it does not exist."""
+        be known: the charge for changing a topic is returned if the broker reports that it does not exist.
+
+        A number that was noted before stays until it is too old or `refused` withdraws it: otherwise a request that the
+        broker refuses, since the topic exists, would raise the cost of another client's deletion.
+        """
         asked_for = [
             (str(each.topic), (now_s, each.partitions or each.at_most))
             for each in mutations
-            if len(each.topic) <= LONGEST_TOPIC_NAME
+            if len(each.topic) <= LONGEST_TOPIC_NAME and not self.partitions(each.topic, now_s)
         ]
         _remember(self._asked_for, asked_for)
+
+    def refused(self, topics: Iterable[TopicKey]) -> None:
+        """Discard the numbers of partitions of topics that the broker has refused to create."""
+        for topic in topics:
+            self._asked_for.pop(str(topic), None)
 
     def partitions(self, topic: TopicKey, now_s: float) -> int:
         """Return the partitions with which a topic was requested within `CREATION_TAKES_S`; 0 if it was not."""

@@ -74,15 +74,18 @@ def test_metadata_without_a_flag_is_charged_and_muted(version: int, quick: Front
 
 
 def test_a_topic_that_was_deleted_is_created_and_charged_again(slow: Front, behind: Behind) -> None:
-    """Whether it was deleted through the proxy, by its name or its id, or behind the proxy's back, where somebody had
-    asked for it since."""
-    by_name, by_id, unseen = names(3)
-    for topic in (by_name, by_id, unseen):
+    """Whether it was deleted through the proxy, by its name or its id, also by a client without a quota, or behind the
+    proxy's back, where somebody had asked for it since."""
+    by_name, by_id, without_quota, unseen = names(4)
+    for topic in (by_name, by_id, without_quota, unseen):
         with QuotaClient(slow) as client:
             client.wants(9, topic)
             behind.will_have(topic, DEFAULT_PARTITIONS)
             if topic == by_name:
                 with QuotaClient(slow) as another:
+                    assert another.deletes(5, topic).errors == {topic: 0}
+            elif topic == without_quota:
+                with QuotaClient(slow, "") as another:
                     assert another.deletes(5, topic).errors == {topic: 0}
             elif topic == by_id:
                 with QuotaClient(slow) as another:

@@ -62,6 +62,20 @@ def test_permissive_quota() -> None:
     assert throttle.throttle_ms == 12_000
 
 
+@pytest.mark.parametrize("forwarded_s", [None, 0.0])
+def test_who_leaves_before_the_reply_is_charged_for_what_may_have_changed(forwarded_s: float | None) -> None:
+    ours, callback = quotas(10), ControllerMutation()
+    callback.configure(PluginContext(options={}, quotas=ours.quotas))
+    connection = Connection(connection_id=1, peer=Address(host="h", port=1), user="u")
+    request = Request(connection, CREATE_PARTITIONS, 3, 1, "c", 10, 0.0)
+    request.mutations = (TopicMutation(topic="t", partitions=0, at_most=40),)
+    assert callback.request_received(request, 0) is None
+    before = mutations(ours).tokens(0)
+    request.forwarded_s = forwarded_s
+    callback.request_abandoned(request, 0)
+    assert before - mutations(ours).tokens(0) == (0 if forwarded_s is None else 40)
+
+
 def test_quota_violation() -> None:
     """``ControllerMutationQuotaManagerTest.testControllerMutationQuotaViolation``."""
     ours, now_ms = quotas(10), 0

@@ -105,6 +105,19 @@ def test_the_handlers_time_and_the_proxys_own_are_charged_with_the_reply() -> No
     assert rig.exempt == 0
 
 
+@pytest.mark.parametrize(("forwarded_s", "charged_ms"), [(None, 20), (0.0, 120)])
+def test_who_leaves_before_the_reply_is_charged_for_the_proxys_own_time_too(
+    forwarded_s: float | None, charged_ms: int
+) -> None:
+    rig = Callback(1, handler_ms=100)
+    request = Request(rig.connection, HEARTBEAT, 4, 1, "c", 100, 0.0)
+    assert rig.callback.request_received(request, 0) is None
+    request.forwarded_s, rig.connection.thread_ns = forwarded_s, 20 * MS
+    rig.callback.request_abandoned(request, 0)
+    assert rig.charged == pytest.approx(charged_ms * MS * PERCENT_PER_NS)
+    assert rig.connection.thread_ns == 0, "charged once"
+
+
 @pytest.mark.parametrize(("api_key", "acks"), [(PRODUCE, 0), (SASL_HANDSHAKE, None)])
 def test_what_is_exempt_is_counted_as_such(api_key: int, acks: int | None) -> None:
     rig = Callback(1, handler_ms=10**4)

@@ -219,6 +219,34 @@ async def test_partitions_cost_what_is_added(
         assert (list(errors.values()), told_ms) == (codes, throttle_ms)
 
 
+async def test_growth_that_was_not_foreseen_is_charged(autojump_clock: MockClock) -> None:
+    """The topic had as many partitions when the broker was asked, and was deleted and created again since."""
+    async with open_book(quotas=quota(2), windows=WINDOWS) as book:
+        for number, (had, expected) in enumerate([(31, 0), (1, 89)], 1):
+            await book.client.sends(request(ADD, 3, number, topics=[{"name": "a", "count": 31}]))
+            await book.upstream.wait_for_dial(1)
+            asked(await book.broker.receives(), METADATA, 4)
+            await book.broker.sends(metadata(number, 4, a=had))
+            if not expected:
+                asked(await book.broker.receives(), ADD, 3)
+                await book.broker.sends(reply(ADD, 3, number, results=[{"name": "a"}]))
+            assert outcome(await book.client.receives(), ADD, 3)[0] == {"a": expected}
+
+
+async def test_a_topic_may_be_deleted_by_a_client_that_does_not_wait_for_it(autojump_clock: MockClock) -> None:
+    async with open_book(quotas=quota(2), windows=WINDOWS) as book:
+        created_topics = book.shared.created_topics
+        created_topics.add(["a", "b"], trio.current_time())
+        await book.client.sends(request(DELETE, 5, 1, topic_names=["a"]))
+        await book.upstream.wait_for_dial(1)
+        asked(await book.broker.receives(), METADATA, 4)
+        await book.broker.sends(metadata(1, 4, a=1))
+        asked(await book.broker.receives(), DELETE, 5)
+        book.client.socket.close()
+        await wait_all_tasks_blocked()
+        assert created_topics.new(["a", "b"], ["a", "b"], trio.current_time()) == ["a"]
+
+
 async def test_an_old_client_cannot_get_ahead_of_its_mute(autojump_clock: MockClock) -> None:
     """Twenty requests in one write: the second waits for the reply to the first, and then for the mute."""
     async with open_book(quotas=quota(1), windows=WINDOWS) as book:
