@@ -123,10 +123,7 @@ class RateBucket(QuotaBucket):
         """Un-record ``amount``, charged at ``charged_ms`` for a request that did not reach the broker."""
         self._rate.take_back(amount, charged_ms)
         if self.gate_ms > now_ms and self.limit is not None:
-            self.end_wait()
-            throttle_ms = self._rate.throttle_ms(self.limit, now_ms)
-            if throttle_ms:
-                self._note_throttle(throttle_ms, now_ms)
+            self._shorten_wait(self._rate.throttle_ms(self.limit, now_ms), now_ms)
 
     def settle(self, amount: float, reserved: float, now_ms: int) -> None:
         """Record ``amount``, the actual cost of a request for which ``reserved`` was reserved.
@@ -197,8 +194,7 @@ class MutationBucket(QuotaBucket):
         self.last_used_ms = now_ms
         self._bucket.take(-mutations, self._refill_rate(), now_ms)
         if self.gate_ms > now_ms:
-            self.end_wait()
-            self._note_debt(now_ms)
+            self._shorten_wait(self._bucket.throttle_ms(self._refill_rate(), now_ms), now_ms)
 
     def _note_debt(self, now_ms: int) -> None:
         """Make new connections wait from the charge on, since the sender gets the throttle time only with the reply."""

@@ -194,6 +194,12 @@ class QuotaBucket(ABC):
             self._wait.end()
             self.gate_ms = self._wait.gate_ms
 
+    def _shorten_wait(self, throttle_ms: int, now_ms: int) -> None:
+        """Let the entity wait for ``throttle_ms`` at most, since a part of what it waits for was given back."""
+        if self._wait is not None:
+            self._wait.shorten(now_ms + throttle_ms)
+            self.gate_ms = self._wait.gate_ms
+
     def _note_throttle(self, throttle_ms: int, now_ms: int) -> None:
         """Note that the entity has to wait, unless its policy leaves new connections alone."""
         self._extend_wait(now_ms, now_ms + min(throttle_ms, self.policy.longest_throttle_ms), now_ms)

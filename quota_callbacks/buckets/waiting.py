@@ -68,6 +68,11 @@ class Wait:
             self.since_ms = since_ms if self.until_ms <= now_ms else min(since_ms, self.since_ms)
             self.until_ms = until_ms
 
+    def shorten(self, until_ms: int) -> None:
+        """Wait at most until ``until_ms``: a part of what the wait is for was given back. Requests keep their turns."""
+        self.until_ms = min(self.until_ms, until_ms)
+        self._due_ms = min(self._due_ms, until_ms)
+
     def end(self) -> None:
         """End the wait. Requests that wait already are admitted when they ask again, or wait anew if they have to."""
         self.since_ms = self.until_ms = NEVER

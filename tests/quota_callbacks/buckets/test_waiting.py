@@ -135,6 +135,17 @@ def test_who_has_many_requests_wait_delays_another_by_one_turn() -> None:
     assert wait.is_over(60_000)
 
 
+def test_what_is_given_back_shortens_the_wait_and_moves_nobody_in_the_queue() -> None:
+    proxy = Proxy()
+    charged, _ = proxy.produce(0)
+    first, second = (proxy.produce(number, 100)[0] for number in (1, 2))
+    proxy.bucket.take_back(LARGE, 0, 3)
+    assert held_ms(proxy.ask_again(second, 4)) > 0, "the other one came before"
+    assert held_ms(proxy.ask_again(first, 5)) == 0
+    _, verdict = proxy.produce(6, 100, charged.connection)
+    assert held_ms(verdict) == 0
+
+
 def test_who_hangs_up_gives_its_place_up() -> None:
     proxy = Proxy()
     proxy.produce(0)
