@@ -205,9 +205,9 @@ def test_thread_time_of_requests_at_once_is_throttled_one_by_one(proxy: ProxyPro
 
         eventually(is_throttled, "the client is throttled", pause_s=0)
         replies(client, 1.0)
-        began_s, before = time.monotonic(), series(proxy, HEARTBEATS)
-        replies(client, 2.0)
-        assert series(proxy, HEARTBEATS) - before <= time.monotonic() - began_s + 3
+        began_s = time.monotonic()
+        served = replies(client, 2.0)  # not the metric, which has what was relayed natively somewhat later
+        assert 0 < served <= time.monotonic() - began_s + 3
 
 
 def test_requests_at_once_after_a_rest_do_not_exceed_the_limit(proxy: ProxyProcess, plane: str, topic: str) -> None:
