@@ -6,8 +6,8 @@ It is known only when the request or reply passes, so the client is muted afterw
 A Produce is charged when the broker has replied, and only for what it has appended, so that no client uses up the quota
 of a topic without permission to write to it. Without a reply (acks=0, or a connection that was closed before it) it is
 not known what was appended. Then the topic is charged if the broker has accepted an earlier Produce of this user to it;
-otherwise a bucket that the user has for itself, with the topic's limit, so that no other user is throttled. The same is
-true for a partition that a request lists several times, if the reply has an error for it.
+otherwise a bucket that the user has for itself, with the topic's limit, so that no other user is throttled. A partition
+that a request lists several times is charged in this way, too, if the reply has an error for it.
 """
 
 from __future__ import annotations
@@ -171,7 +171,7 @@ class TopicQuotas:
         user, refused = request.connection.user, request.refused
         produced: Counter[str | bytes] = Counter()
         unknown: Counter[str | bytes] = Counter()
-        times = Counter((topic, partition) for topic, partition, _, _ in request.batches)
+        times = Counter((topic, partition) for topic, partition, _, _ in request.batches) if refused else Counter()
         for topic, partition, records_bytes in _parts(request):
             error_code = refused.get((topic, partition))
             if error_code is None:

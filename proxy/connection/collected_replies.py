@@ -22,6 +22,7 @@ from headrace.proxy.connection.state.reply_actions import Settle
 from headrace.proxy.wire.heads import LENGTH_BYTES
 from headrace.proxy.wire.messages.scalars import TooManyRows
 from headrace.proxy.wire.mutations import MUTATIONS, read_topic_errors_in_steps
+from headrace.proxy.wire.topic_lookups import UNCERTAIN
 from headrace.proxy.wire.walks.fetched_topics import FetchedTopicsWalk, read_share_fetched
 from headrace.proxy.wire.walks.produce_reply import read_refused
 from headrace.quota_callbacks.api_keys import ApiKey
@@ -82,7 +83,8 @@ def edited_in_steps(state: ConnectionState, exchange: Exchange, action: Settle |
             if exchange.api_key == ApiKey.DELETE_TOPICS:
                 state.shared.created_topics.forget(topic for topic, code in errors.items() if not code)
             elif exchange.api_key == ApiKey.CREATE_TOPICS:
-                state.shared.created_topics.refused(topic for topic, code in errors.items() if code)
+                refused = (topic for topic, code in errors.items() if code and code not in UNCERTAIN)
+                state.shared.created_topics.refused(refused, exchange.received_s)
         else:
             _read_outcome(exchange, body, state.limits.max_request_rows)
         now_s = state.shared.clock()  # a large reply has waited for its turn

@@ -126,9 +126,8 @@ def abandon(state: ConnectionState, exchange: Exchange) -> None:
     or the proxy's own answer was reported before."""
     if exchange.enforced and not exchange.settled:
         state.shared.hooks.request_abandoned(exchange, int(state.shared.clock() * 1000))
-        if (
-            exchange.api_key == ApiKey.DELETE_TOPICS and exchange.forwarded_s is not None
-        ):  # it may have been carried out
+        if exchange.api_key == ApiKey.DELETE_TOPICS and exchange.forwarded_s is not None:
+            # The broker may have deleted the topics: who creates them again pays.
             state.shared.created_topics.forget(each.topic for each in exchange.mutations or ())
 
 

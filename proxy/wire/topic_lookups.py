@@ -54,17 +54,15 @@ def ask_for_topics(topics: Iterable[TopicKey]) -> Steps[tuple[int, bytes]]:
     for both.
     """
     rows: list[Message] = []
-    version = BY_NAME_VERSION
+    by_id = False
     for number, topic in enumerate(topics):
-        if isinstance(topic, bytes):
-            version = BY_ID_VERSION
-            rows.append({"topic_id": topic, "name": None})
-        else:
-            rows.append({"name": topic})
-        if ("topic_id" in rows[-1]) != (version == BY_ID_VERSION):
+        if by_id != isinstance(topic, bytes) and number:
             raise ValueError("topics by name and by id in one question, of which brokers ignore the names")
+        by_id = isinstance(topic, bytes)
+        rows.append({"topic_id": topic, "name": None} if by_id else {"name": topic})
         if number % ROWS_A_STEP == 0:
             yield
+    version = BY_ID_VERSION if by_id else BY_NAME_VERSION
     fields = {"topics": rows, "allow_auto_topic_creation": False}
     return version, (yield from _encoded("MetadataRequest", version, fields))
 

@@ -158,8 +158,7 @@ class QuotaBucket(ABC):
         wait, limit = self._wait, self.limit
         if wait is None or limit is None or wait.is_over(now_ms):
             return None
-        is_short = wait.until_ms - now_ms <= self.span_ms
-        if not wait.waits(request) and first_used_ms <= wait.since_ms and is_short:
+        if not wait.waits(request) and not self._holds(wait, first_used_ms, now_ms):
             return None
         hold_ms = wait.hold_ms(request, self.last_used_ms, now_ms)
         self.gate_ms = wait.gate_ms
@@ -168,19 +167,17 @@ class QuotaBucket(ABC):
         reason = self._reason(self.observed(now_ms), limit, now_ms)
         return Throttle(throttle_ms=hold_ms, reason=reason, hold=True, ask_again=True)
 
+    def _holds(self, wait: Wait, first_used_ms: int, now_ms: int) -> bool:
+        return first_used_ms > wait.since_ms or wait.until_ms - now_ms > self.span_ms
+
     def rest_of_wait(self, first_used_ms: int, now_ms: int) -> Throttle | None:
         """Return how long to hold a request of a new connection that need not be charged to this bucket: for the rest
         of the present throttle, without a place in the queue. ``None`` admits it. See `wait`."""
         wait, limit = self._wait, self.limit
-        left_ms = 0 if wait is None else wait.until_ms - now_ms
-        if (
-            wait is None
-            or limit is None
-            or left_ms <= 0
-            or (first_used_ms <= wait.since_ms and left_ms <= self.span_ms)
-        ):
+        if wait is None or limit is None or wait.until_ms <= now_ms or not self._holds(wait, first_used_ms, now_ms):
             return None
-        return Throttle(throttle_ms=left_ms, reason=self._reason(self.observed(now_ms), limit, now_ms), hold=True)
+        reason = self._reason(self.observed(now_ms), limit, now_ms)
+        return Throttle(throttle_ms=wait.until_ms - now_ms, reason=reason, hold=True)
 
     def leave(self, request: Request) -> None:
         """Remove ``request`` from those that wait, if it is one of them."""

@@ -36,8 +36,8 @@ waits for something else."""
 
 
 class Wait:
-    """The time for which an entity has to wait, and the requests that wait for its end, those of each owner oldest
-    first."""
+    """The time for which an entity has to wait, and the requests that wait for its end, by the owners of their
+    connections and oldest first."""
 
     __slots__ = ("_admitted_ms", "_due_ms", "_first", "_next_ticket", "_owners", "_tickets", "since_ms", "until_ms")
 

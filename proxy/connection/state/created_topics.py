@@ -72,10 +72,12 @@ class CreatedTopics:
         ]
         _remember(self._asked_for, asked_for)
 
-    def refused(self, topics: Iterable[TopicKey]) -> None:
-        """Discard the numbers of partitions of topics that the broker has refused to create."""
+    def refused(self, topics: Iterable[TopicKey], since_s: float) -> None:
+        """Discard the numbers of partitions of topics that the broker has refused to create, if they were noted from
+        ``since_s`` on, when the request arrived. An earlier number is that of a topic which exists."""
         for topic in topics:
-            self._asked_for.pop(str(topic), None)
+            if self._asked_for.get(str(topic), (float("-inf"), 0))[0] >= since_s:
+                del self._asked_for[str(topic)]
 
     def partitions(self, topic: TopicKey, now_s: float) -> int:
         """Return the partitions with which a topic was requested within `CREATION_TAKES_S`; 0 if it was not."""

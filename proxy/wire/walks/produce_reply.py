@@ -28,10 +28,14 @@ NODE_ENDPOINTS_TAG: Final = 0
 _NO_ERRORS: Final = b"\x01\x00\x00"
 """The end of a partition without errors, message and hint, from version 9: no elements, null, no tagged fields."""
 _NO_ERRORS_AND_TAGS: Final = b"\x01\x00\x00\x00"
-"""The same, and the end of its topic, without tagged fields."""
+"""`_NO_ERRORS` of a topic's last partition, and the number of the topic's tagged fields, 0."""
 
-_NUMBER_TO_END: Final = 40
-"""Bytes from the number of partitions to the end, from version 9, of a response without errors about one partition."""
+_COUNT_TO_ERRORS: Final = 31
+"""Bytes of the number of partitions (1) and of a partition up to its errors (`_PARTITION_BYTES`), from version 9."""
+
+_COUNT_TO_END: Final = 40
+"""Bytes from the number of partitions to the end of a response about one partition, from version 9: those above,
+`_NO_ERRORS_AND_TAGS`, the throttle time (4), and the number of tagged fields (1)."""
 
 _APPENDED: Final = frozenset(
     each.value for each in (ErrorCode.NONE, ErrorCode.REQUEST_TIMED_OUT, ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND)
@@ -80,12 +84,12 @@ def find_produce_tail(body: Buffer, version: int, max_rows: int = sys.maxsize) -
 def _is_of_one_partition(data: bytes, version: int) -> bool:
     """Return whether a response from version 9 on has one topic with one partition, no record errors, no message, no
     tagged fields, and nothing behind its end. Most are like this."""
-    at = len(data) - _NUMBER_TO_END
+    at = len(data) - _COUNT_TO_END
     return (
         2 <= at <= 0x80
         and data[0] == data[at] == 2
         and at == (17 if version >= 13 else data[1] + 1)
-        and data[at + 31 : at + 35] == _NO_ERRORS_AND_TAGS
+        and data.startswith(_NO_ERRORS_AND_TAGS, at + _COUNT_TO_ERRORS)
         and data[-1] == 0
     )
 

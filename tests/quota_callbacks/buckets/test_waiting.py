@@ -120,9 +120,7 @@ def test_one_after_the_other_in_the_order_of_their_requests() -> None:
 def test_who_has_many_requests_wait_delays_another_by_one_turn() -> None:
     """A quota of a client id, or of a team, has several users. None of the requests that are admitted is charged."""
     wait, alice, bob = Wait(), make_connection(user="alice"), make_connection(user="bob")
-    requests = [Request(alice, PRODUCE, 7, 1, "c", 1, 0.0) for _ in range(50)] + [
-        Request(bob, PRODUCE, 7, 1, "c", 1, 0.0)
-    ]
+    requests = [Request(connection, PRODUCE, 7, 1, "c", 1, 0.0) for connection in (*[alice] * 50, bob)]
     wait.extend(0, 1000, 0)
     admitted: dict[Request, int] = {}
     for now_ms in range(0, 60_000, SPACING_MS):
@@ -135,7 +133,7 @@ def test_who_has_many_requests_wait_delays_another_by_one_turn() -> None:
     assert wait.is_over(60_000)
 
 
-def test_what_is_given_back_shortens_the_wait_and_moves_nobody_in_the_queue() -> None:
+def test_what_is_given_back_shortens_the_wait_and_leaves_the_queue_as_it_is() -> None:
     proxy = Proxy()
     charged, _ = proxy.produce(0)
     first, second = (proxy.produce(number, 100)[0] for number in (1, 2))

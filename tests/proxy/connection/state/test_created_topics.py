@@ -14,5 +14,7 @@ def test_a_request_that_the_broker_refuses_changes_no_number() -> None:
     assert topics.partitions("t", 1.0) == 2
     topics.ask_for([TopicMutation(topic="t", partitions=10_000)], CREATION_TAKES_S)
     assert topics.partitions("t", CREATION_TAKES_S) == 10_000
-    topics.refused(["t"])
+    topics.refused(["t", "unknown"], CREATION_TAKES_S + 1)
+    assert topics.partitions("t", CREATION_TAKES_S) == 10_000, "it was noted by an earlier request"
+    topics.refused(["t"], CREATION_TAKES_S - 1)
     assert topics.partitions("t", CREATION_TAKES_S) == 0
